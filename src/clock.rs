@@ -1,0 +1,34 @@
+//! The one clock of this crate: monotonic, counts the time the machine was suspended, and stands still when
+//! tokio's time is paused.
+
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// Now. Compare only with other values of this function: after a suspend it runs ahead of tokio's clock.
+pub(crate) fn now() -> Instant {
+    Instant::now() + suspended()
+}
+
+/// Ends at `deadline`, or a little late when the machine was suspended meanwhile: look at the clock again then.
+pub(crate) async fn sleep_until(deadline: Instant) {
+    tokio::time::sleep(deadline.saturating_duration_since(now())).await;
+}
+
+/// How long this machine has been suspended since it booted. Whole milliseconds, so that the gap between the two
+/// readings does not show.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn suspended() -> Duration {
+    use rustix::time::{ClockId, clock_gettime};
+    let millis = |id| {
+        let time = clock_gettime(id);
+        time.tv_sec * 1000 + time.tv_nsec / 1_000_000
+    };
+    let monotonic = millis(ClockId::Monotonic);
+    let difference = millis(ClockId::Boottime) - monotonic;
+    Duration::from_millis(u64::try_from(difference).unwrap_or(0))
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+fn suspended() -> Duration {
+    Duration::ZERO
+}

@@ -1,0 +1,19 @@
+//! tower-permit
+#![cfg_attr(docsrs, feature(doc_cfg))]
+#![allow(dead_code, unused_imports)] // STUB: goes when the parts are joined
+
+mod backend;
+mod clock;
+mod coordinator;
+mod error;
+mod gate;
+pub mod layers;
+mod name;
+mod permit;
+mod semaphore;
+
+pub use backend::memory::Memory;
+pub use backend::{Backend, Inspection, Promises, TicketInfo};
+pub use error::{BoxError, Error, ErrorKind};
+pub use permit::{Permit, PermitHandle};
+pub use semaphore::Semaphore;

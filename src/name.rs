@@ -1,0 +1,206 @@
+//! What a user calls a thing, written so that every backend can store it, and who we are.
+
+use crate::error::Error;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
+use sha2::{Digest, Sha256};
+use std::fmt;
+use std::sync::Arc;
+
+/// Names above this many bytes are refused.
+const LONGEST_NAME: usize = 64 * 1024;
+/// Encoded names above this many characters are cut, and the cut is made good by a hash.
+const LONGEST_ENCODED: usize = 128;
+/// What a name keeps of itself when it is cut.
+const CUT: usize = 80;
+
+/// Everything outside `A-Z a-z 0-9 - _ . :` is percent-encoded: no brace (Redis hash tags), no slash (paths), no `~`
+/// (marks the forms below), no control character (logs).
+const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'_')
+    .remove(b'.')
+    .remove(b':');
+
+/// What is limited, and how: semaphores and mutexes of one name are different queues.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Queue {
+    kind: Kind,
+    name: Arc<str>,
+}
+
+/// The two uses of a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Kind {
+    /// A queue for a semaphore.
+    Limit,
+}
+
+/// One run of one process, as the backend knows it: `host-pid-random`.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Node(Arc<str>);
+
+// === impl Queue ===
+
+impl Queue {
+    /// The queue of a semaphore with this name.
+    pub(crate) fn limit(name: &[u8]) -> Result<Self, Error> {
+        Self::new(Kind::Limit, name)
+    }
+
+    fn new(kind: Kind, name: &[u8]) -> Result<Self, Error> {
+        if name.len() > LONGEST_NAME {
+            return Err(Error::config(format!(
+                "a name of {} bytes is too long: {LONGEST_NAME} is the most",
+                name.len()
+            )));
+        }
+        Ok(Self {
+            kind,
+            name: encode(name).into(),
+        })
+    }
+
+    /// The queue with this kind and this name in its safe form, as a backend hands them back.
+    pub(crate) fn from_encoded(kind: &str, name: &str) -> Option<Self> {
+        let kind = [Kind::Limit].into_iter().find(|k| k.as_str() == kind)?;
+        let name = name.into();
+        Some(Self { kind, name })
+    }
+
+    pub(crate) fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// The name in its safe form: what keys, log lines and errors show.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+impl fmt::Display for Queue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.name)
+    }
+}
+
+impl fmt::Debug for Queue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.kind.as_str(), self.name)
+    }
+}
+
+// === impl Kind ===
+
+impl Kind {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Limit => "limit",
+        }
+    }
+}
+
+// === impl Node ===
+
+impl Node {
+    /// A new node for this process: never the same twice.
+    pub(crate) fn of_this_process() -> Self {
+        let host: String = gethostname::gethostname()
+            .to_string_lossy()
+            .chars()
+            .filter(|c| c.is_ascii_alphanumeric() || *c == '.')
+            .take(32)
+            .collect();
+        let (pid, random) = (std::process::id(), rand::random::<u64>());
+        Self(format!("{host}-{pid}-{random:016x}").into())
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// A ticket as the backend stores it and as `inspect` shows it.
+    pub(crate) fn ticket(&self, number: u64) -> String {
+        format!("{}-{number}", self.0)
+    }
+}
+
+impl fmt::Debug for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Different names have different forms (for cut names as surely as SHA-256 does not collide).
+fn encode(name: &[u8]) -> String {
+    if name.is_empty() {
+        return "~".to_owned();
+    }
+    let mut encoded = percent_encode(name, ESCAPED).to_string();
+    if encoded.len() > LONGEST_ENCODED {
+        let hash = Sha256::digest(name);
+        encoded.truncate(CUT);
+        encoded.push('~');
+        encoded.extend(hash.iter().take(20).map(|byte| format!("{byte:02x}")));
+    }
+    encoded
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plain_name_stays_readable() {
+        assert_eq!(encode(b"llm:gpt-5_x.y"), "llm:gpt-5_x.y");
+    }
+
+    #[test]
+    fn hostile_names_stay_apart_and_safe() {
+        let long = [b'a'; 10_000];
+        let longer = [b'a'; 10_001];
+        let names: &[&[u8]] = &[
+            b"",
+            b"~",
+            b"*",
+            b"{}",
+            b"{a}",
+            b"a}b",
+            b"a\nb",
+            b"a\0b",
+            b"a/b",
+            b"a%2Fb",
+            b"A",
+            b"a",
+            b"aa",
+            b"\xff\xfe",
+            b"%FF",
+            b":queue",
+            b"a:queue",
+            b"a:meta",
+            &long,
+            &longer,
+        ];
+        let forms: std::collections::HashSet<String> = names.iter().map(|n| encode(n)).collect();
+        assert_eq!(
+            forms.len(),
+            names.len(),
+            "two names share a form: {forms:?}"
+        );
+        for form in forms {
+            assert!(form.len() <= LONGEST_ENCODED, "{form}");
+            let plain = |c: char| c.is_ascii_alphanumeric() || "-_.:%~".contains(c);
+            assert!(form.chars().all(plain), "{form}");
+        }
+    }
+
+    #[test]
+    fn an_enormous_name_is_refused() {
+        let error = Queue::limit(&vec![b'a'; LONGEST_NAME + 1]).unwrap_err();
+        assert_eq!(error.kind(), crate::ErrorKind::InvalidConfig);
+    }
+
+    #[test]
+    fn nodes_are_never_the_same() {
+        assert_ne!(Node::of_this_process(), Node::of_this_process());
+    }
+}
