@@ -14,6 +14,7 @@ mod semaphore;
 
 pub use backend::memory::Memory;
 pub use backend::{Backend, Inspection, Promises, TicketInfo};
+pub use coordinator::{Coordinator, CoordinatorBuilder};
 pub use error::{BoxError, Error, ErrorKind};
 pub use permit::{Permit, PermitHandle};
-pub use semaphore::Semaphore;
+pub use semaphore::{Semaphore, Stats};
