@@ -14,6 +14,10 @@ pub(crate) mod memory;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
 
+#[cfg(test)]
+#[path = "../../tests/conformance/mod.rs"]
+mod conformance;
+
 /// The most tickets that one call may name.
 pub(crate) const MOST_TICKETS: usize = 256;
 
@@ -29,6 +33,7 @@ pub(crate) mod sealed {
     pub trait Open {
         /// Makes the session of one node. Neither connects nor spawns: that happens at the first call.
         #[doc(hidden)]
+        #[allow(private_interfaces)]
         fn open(self, node: Node, events: Events) -> Arc<dyn Session>;
     }
 }
