@@ -15,5 +15,6 @@ mod semaphore;
 pub use backend::memory::Memory;
 pub use backend::{Backend, Inspection, Promises, TicketInfo};
 pub use error::{BoxError, Error, ErrorKind};
+pub use layers::limit::{DistributedConcurrencyLimit, DistributedConcurrencyLimitLayer};
 pub use permit::{Permit, PermitHandle};
 pub use semaphore::Semaphore;

@@ -30,6 +30,11 @@ impl Permit {
     pub(crate) fn claim(&self) -> bool {
         todo!()
     }
+    /// Lets a reservation end `ttl` from now instead. `false`: it has gone back already. `true`, without effect, for a
+    /// permit that is not reserved.
+    pub(crate) fn rearm(&self, _ttl: std::time::Duration) -> bool {
+        todo!()
+    }
     pub(crate) fn when_lost(&self) -> WhenLost {
         todo!()
     }
