@@ -16,5 +16,6 @@ pub use backend::memory::Memory;
 pub use backend::{Backend, Inspection, Promises, TicketInfo};
 pub use coordinator::{Coordinator, CoordinatorBuilder};
 pub use error::{BoxError, Error, ErrorKind};
+pub use layers::limit::{DistributedConcurrencyLimit, DistributedConcurrencyLimitLayer};
 pub use permit::{Permit, PermitHandle};
 pub use semaphore::{Semaphore, Stats};

@@ -1,1 +1,17 @@
-//! Middleware.
+//! Middleware: a service that takes a permit for each request.
+//!
+//! [`limit`] holds [`DistributedConcurrencyLimit`](limit::DistributedConcurrencyLimit), and its module is the guide.
+//! The other types here are the two choices that a layer offers, independent of each other:
+//!
+//! * **how long the permit is held**: [`UntilBodyEnd`], the default, or [`AtResponse`]. [`HoldPermit`] is what the
+//!   default asks of a response, and [`PermitBody`] is the body that carries the permit;
+//! * **how a refusal looks**: [`AsError`], the default, or [`AsResponse`], whose body is a [`RejectionBody`].
+
+pub mod limit;
+mod rejection;
+mod response;
+mod settings;
+
+pub use rejection::{AsError, AsResponse, Refuse, RejectionBody};
+pub use response::{AtResponse, Hold, HoldPermit, PermitBody, ResponsePermit, UntilBodyEnd};
+pub use settings::{OnLost, OnUnavailable};

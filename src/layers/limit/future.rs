@@ -1,0 +1,263 @@
+use crate::layers::rejection::{Protocol, Refusal, Refuse};
+use crate::layers::response::{Hold, ResponsePermit};
+use crate::layers::settings::Settings;
+use crate::permit::WhenLost;
+use crate::semaphore::Acquire;
+use crate::{Error, Permit, Semaphore};
+use pin_project_lite::pin_project;
+use std::fmt;
+use std::future::Future;
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use tower_service::Service;
+
+pin_project! {
+    /// The future of a [`DistributedConcurrencyLimit`](super::DistributedConcurrencyLimit).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it at any time is safe: the place in the queue is given up, or the inner future is dropped and then the
+    /// permit goes back.
+    #[must_use = "futures do nothing unless you `.await` or poll them"]
+    pub struct ResponseFuture<S, Req, H, R>
+    where
+        S: Service<Req>,
+    {
+        #[pin]
+        state: State<S, Req, S::Future>,
+        settings: Settings,
+        protocol: Protocol,
+        mode: PhantomData<fn() -> (H, R)>,
+    }
+}
+
+pin_project! {
+    #[project = StateProj]
+    #[project_replace = StateTaken]
+    enum State<S, Req, F> {
+        // No permit yet; → `Running`, or the end with a refusal.
+        Waiting {
+            // The service that was made ready, if any was.
+            inner: S,
+            request: Req,
+            semaphore: Semaphore,
+            // `None` until the inner service is ready.
+            wait: Option<Pin<Box<Acquire>>>,
+        },
+        // The inner future comes first, so that it is dropped before the permit goes back.
+        Running {
+            #[pin]
+            future: F,
+            permit: Option<Permit>,
+            // `Some` only while somebody would want to know.
+            #[pin]
+            lost: Option<WhenLost>,
+        },
+        Refused { error: Error },
+        Done,
+    }
+}
+
+/// What a request met on its way in.
+enum Entry<E> {
+    /// `None`: it may pass without a permit.
+    Admitted(Option<Permit>),
+    Refused(Error),
+    /// The inner service did.
+    Failed(E),
+}
+
+// === impl ResponseFuture ===
+
+impl<S, Req, H, R> ResponseFuture<S, Req, H, R>
+where
+    S: Service<Req>,
+{
+    pub(super) fn waiting(
+        inner: S,
+        request: Req,
+        semaphore: Semaphore,
+        wait: Option<Pin<Box<Acquire>>>,
+        settings: Settings,
+        protocol: Protocol,
+    ) -> Self {
+        let state = State::Waiting {
+            inner,
+            request,
+            semaphore,
+            wait,
+        };
+        Self::new(state, settings, protocol)
+    }
+
+    pub(super) fn running(
+        future: S::Future,
+        permit: Option<Permit>,
+        settings: Settings,
+        protocol: Protocol,
+    ) -> Self {
+        Self::new(State::running(future, permit), settings, protocol)
+    }
+
+    pub(super) fn refused(error: Error, settings: Settings, protocol: Protocol) -> Self {
+        Self::new(State::Refused { error }, settings, protocol)
+    }
+
+    fn new(state: State<S, Req, S::Future>, settings: Settings, protocol: Protocol) -> Self {
+        Self {
+            state,
+            settings,
+            protocol,
+            mode: PhantomData,
+        }
+    }
+}
+
+impl<S, Req, H, R> Future for ResponseFuture<S, Req, H, R>
+where
+    S: Service<Req>,
+    H: Hold<S::Response>,
+    R: Refuse<Req, H::Response, S::Error>,
+{
+    type Output = Result<R::Response, R::Error>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut this = self.project();
+        let settings = this.settings;
+        loop {
+            let refused = match this.state.as_mut().project() {
+                StateProj::Waiting {
+                    inner,
+                    semaphore,
+                    wait,
+                    ..
+                } => match ready!(poll_entry(inner, semaphore, wait, settings, cx)) {
+                    Entry::Admitted(permit) => {
+                        // → Running, which the next turn polls.
+                        if let StateTaken::Waiting {
+                            mut inner,
+                            mut request,
+                            ..
+                        } = this.state.as_mut().project_replace(State::Done)
+                        {
+                            if let Some(permit) = &permit {
+                                R::mark(&mut request, permit);
+                            }
+                            let future = inner.call(request);
+                            this.state.set(State::running(future, permit));
+                        }
+                        continue;
+                    }
+                    Entry::Refused(error) => error,
+                    Entry::Failed(error) => {
+                        this.state.set(State::Done);
+                        return Poll::Ready(Err(R::pass_error(error)));
+                    }
+                },
+                StateProj::Running {
+                    future, mut lost, ..
+                } => {
+                    // The inner future first: an answer that is there is worth more than the news that its permit is not.
+                    if let Poll::Ready(result) = future.poll(cx) {
+                        let taken = this.state.as_mut().project_replace(State::Done);
+                        let permit = match taken {
+                            StateTaken::Running { permit, .. } => permit,
+                            _ => None,
+                        };
+                        return Poll::Ready(match result {
+                            Ok(response) => {
+                                let permit = ResponsePermit::new(permit, settings.on_lost);
+                                Ok(R::pass(H::hold(response, permit)))
+                            }
+                            Err(error) => {
+                                drop(permit);
+                                Err(R::pass_error(error))
+                            }
+                        });
+                    }
+                    let Some(watch) = lost.as_mut().as_pin_mut() else {
+                        return Poll::Pending;
+                    };
+                    let error = ready!(watch.poll(cx));
+                    if !settings.on_lost.ends(&error) {
+                        lost.set(None);
+                        return Poll::Pending;
+                    }
+                    error
+                }
+                StateProj::Refused { error } => error.clone(),
+                // Polled after its end.
+                StateProj::Done => return Poll::Pending,
+            };
+            this.state.set(State::Done);
+            return Poll::Ready(R::refuse(Refusal {
+                error: refused,
+                protocol: *this.protocol,
+                retry_after: settings.retry_after,
+            }));
+        }
+    }
+}
+
+impl<S, Req, H, R> fmt::Debug for ResponseFuture<S, Req, H, R>
+where
+    S: Service<Req>,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = match self.state {
+            State::Waiting { .. } => "waiting",
+            State::Running { .. } => "running",
+            State::Refused { .. } => "refused",
+            State::Done => "done",
+        };
+        f.debug_struct("ResponseFuture")
+            .field("state", &state)
+            .finish_non_exhaustive()
+    }
+}
+
+/// As in `poll_ready`, the inner service first: no permit, nor a place in the queue, while it is not ready.
+fn poll_entry<S, Req>(
+    inner: &mut S,
+    semaphore: &Semaphore,
+    wait: &mut Option<Pin<Box<Acquire>>>,
+    settings: &Settings,
+    cx: &mut Context<'_>,
+) -> Poll<Entry<S::Error>>
+where
+    S: Service<Req>,
+{
+    match inner.poll_ready(cx) {
+        Poll::Ready(Ok(())) => {}
+        Poll::Ready(Err(error)) => return Poll::Ready(Entry::Failed(error)),
+        Poll::Pending => {
+            *wait = None;
+            return Poll::Pending;
+        }
+    }
+    loop {
+        let acquire = wait.get_or_insert_with(|| Box::pin(semaphore.start(settings.wait())));
+        let outcome = ready!(acquire.as_mut().poll(cx));
+        *wait = None;
+        return Poll::Ready(match outcome {
+            Ok(permit) if permit.claim() => Entry::Admitted(Some(permit)),
+            // Granted so long ago that it went back before anybody polled: from the end of the queue again.
+            Ok(_gone_back) => continue,
+            Err(error) if settings.allows(&error) => Entry::Admitted(None),
+            Err(error) => Entry::Refused(error),
+        });
+    }
+}
+
+// === impl State ===
+
+impl<S, Req, F> State<S, Req, F> {
+    fn running(future: F, permit: Option<Permit>) -> Self {
+        State::Running {
+            future,
+            lost: permit.as_ref().map(Permit::when_lost),
+            permit,
+        }
+    }
+}
