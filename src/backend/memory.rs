@@ -4,8 +4,7 @@ mod lease_clock;
 mod room;
 
 use self::room::{Push, Room};
-use super::sealed::Open;
-use super::{Backend, Call, Event, Events, Inspection, Promises, Reply, Session};
+use super::{Backend, Call, Event, Events, Inspection, Open, Promises, Reply, Session};
 use crate::clock;
 use crate::error::Error;
 use crate::name::{Node, Queue};
