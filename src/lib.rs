@@ -1,4 +1,6 @@
 //! tower-permit
+#![forbid(unsafe_code)]
+#![warn(missing_docs, missing_debug_implementations, unreachable_pub)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![allow(dead_code, unused_imports)] // STUB: goes when the parts are joined
 

@@ -196,8 +196,8 @@ impl Session for MemorySession {
     fn evict(&self, queue: Queue, ticket: String) -> BoxFuture<'_, Result<bool, Error>> {
         Box::pin(async move {
             let now = self.shared.now();
-            let evicted = (self.shared.store().rooms.get_mut(&queue))
-                .map(|room| room.evict(&ticket, now));
+            let evicted =
+                (self.shared.store().rooms.get_mut(&queue)).map(|room| room.evict(&ticket, now));
             let Some((found, pushes)) = evicted else {
                 return Ok(false);
             };
