@@ -1,1 +1,204 @@
-//! STUB
+//! What a user makes once per process.
+
+use crate::backend::{Backend, Inspection, Promises};
+use crate::error::{Error, ErrorKind};
+use crate::gate::{Gates, Settings};
+use crate::name::Queue;
+use crate::semaphore::Semaphore;
+use std::sync::Arc;
+use std::time::Duration;
+
+const LEASE: Duration = Duration::from_secs(10);
+const LONGEST_LEASE: Duration = Duration::from_secs(3600);
+const OUTAGE_AFTER: Duration = Duration::from_secs(1);
+const LEAST_OUTAGE_AFTER: Duration = Duration::from_millis(50);
+
+/// Hands out semaphores by name, over one backend. Make one per process, and keep it: it is cheap to clone, all clones
+/// are one, and it can live in a `static`.
+///
+/// Making one neither connects nor spawns: that happens at first use, on the runtime of the caller.
+/// [`check`](Self::check) connects now and says what is wrong.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), tower_permit::Error> {
+/// use tower_permit::{Coordinator, Memory};
+///
+/// let permits = Coordinator::new(Memory::new());
+/// permits.check().await?;
+/// let permit = permits.semaphore("export", 4)?.acquire().await?;
+/// # drop(permit);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Coordinator {
+    gates: Arc<Gates>,
+}
+
+/// Settings of a [`Coordinator`], by [`Coordinator::builder`].
+#[derive(Clone, Debug)]
+pub struct CoordinatorBuilder<B> {
+    backend: B,
+    settings: Settings,
+}
+
+// === impl Coordinator ===
+
+impl Coordinator {
+    /// A coordinator with the default settings: leases of 10 s, newcomers refused when the backend has not answered for
+    /// 1 s.
+    pub fn new(backend: impl Backend) -> Self {
+        Self::builder(backend).open()
+    }
+
+    /// A coordinator with settings of your own.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_permit::{Coordinator, Memory};
+    ///
+    /// let permits = Coordinator::builder(Memory::new()).lease(Duration::from_secs(5)).build()?;
+    /// # Ok::<(), tower_permit::Error>(())
+    /// ```
+    pub fn builder<B: Backend>(backend: B) -> CoordinatorBuilder<B> {
+        CoordinatorBuilder {
+            backend,
+            settings: Settings {
+                lease: LEASE,
+                outage_after: OUTAGE_AFTER,
+            },
+        }
+    }
+
+    /// The semaphore with this name: at most `limit` permits are out at a time, over every process that uses this name
+    /// on this backend.
+    ///
+    /// A name is any string or bytes up to 64 KiB, the empty one too. `limit` is this process's: others may have
+    /// another (see [`Semaphore`]); within one coordinator the last one given counts for all its semaphores of the name.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidConfig`] for a limit of 0, one that the backend cannot keep, or a name that is too long.
+    pub fn semaphore(&self, name: impl AsRef<[u8]>, limit: u32) -> Result<Semaphore, Error> {
+        let queue = Queue::limit(name.as_ref())?;
+        self.gates.check_limit(limit)?;
+        Ok(Semaphore::new(self.gates.gate(queue, limit)))
+    }
+
+    /// Connects now and says in plain words what is wrong: no connection, a wrong password, missing rights, a server
+    /// that is too old. Leaves nothing behind.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unavailable`], [`ErrorKind::Denied`] or [`ErrorKind::Incompatible`].
+    pub async fn check(&self) -> Result<(), Error> {
+        self.gates.session().check().await
+    }
+
+    /// What the backend promises.
+    pub fn promises(&self) -> Promises {
+        self.gates.session().promises()
+    }
+
+    /// This process as others see it in [`inspect`](Self::inspect): `host-pid-random`.
+    pub fn node(&self) -> &str {
+        self.gates.node().as_str()
+    }
+
+    /// Who holds and who waits for the semaphore with this name, over all processes.
+    ///
+    /// # Errors
+    ///
+    /// When the backend does not answer or refuses.
+    pub async fn inspect(&self, name: impl AsRef<[u8]>) -> Result<Inspection, Error> {
+        let queue = Queue::limit(name.as_ref())?;
+        self.gates.session().inspect(queue).await
+    }
+
+    /// Takes a ticket that [`inspect`](Self::inspect) has shown out of the semaphore with this name. `false` if it was
+    /// not there.
+    ///
+    /// A permit is lost by it: its holder learns that at its next renewal, a third of its lease later at most. A waiter
+    /// only loses its place: its process puts it at the end of the queue again.
+    ///
+    /// # Errors
+    ///
+    /// When the backend does not answer or refuses.
+    pub async fn evict(&self, name: impl AsRef<[u8]>, ticket: &str) -> Result<bool, Error> {
+        let queue = Queue::limit(name.as_ref())?;
+        self.gates.session().evict(queue, ticket.to_owned()).await
+    }
+
+    /// Refuses newcomers, waits until those who hold or wait are done, for `within` at most, then takes back what is
+    /// still out (its holders learn by [`Permit::lost`](crate::Permit::lost)). Ends when the backend has answered that
+    /// everything is given back, or when every lease has run out.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::HeldTooLong`] if permits had to be taken back.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future stops the waiting; newcomers are refused from its first poll on.
+    pub async fn shutdown(&self, within: Duration) -> Result<(), Error> {
+        match self.gates.shut_down(within).await {
+            0 => Ok(()),
+            cut => Err(Error::new(
+                ErrorKind::HeldTooLong,
+                format!("{cut} permits were still held after {within:?} and were taken back"),
+            )),
+        }
+    }
+}
+
+// === impl CoordinatorBuilder ===
+
+impl<B: Backend> CoordinatorBuilder<B> {
+    /// How long a permit outlives the last word of its process: so long it takes until the permits of a process that
+    /// died are free again. 10 s unless set; 1 s to 1 h. A third of it is the time a process may be paused or cut off
+    /// before its permits are in doubt.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.settings.lease = lease;
+        self
+    }
+
+    /// Newcomers are refused with [`ErrorKind::Unavailable`] when the backend has not answered for this long. 1 s unless
+    /// set; 50 ms to 1 h.
+    pub fn outage_after(mut self, outage_after: Duration) -> Self {
+        self.settings.outage_after = outage_after;
+        self
+    }
+
+    /// Makes the coordinator.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidConfig`] for a time out of its range.
+    pub fn build(self) -> Result<Coordinator, Error> {
+        let Settings {
+            lease,
+            outage_after,
+        } = self.settings;
+        let coordinator = self.open();
+        let least_lease = coordinator.promises().least_lease;
+        if !(least_lease..=LONGEST_LEASE).contains(&lease) {
+            return Err(Error::config(format!(
+                "a lease of {lease:?} is out of range: {least_lease:?} to {LONGEST_LEASE:?}"
+            )));
+        }
+        if !(LEAST_OUTAGE_AFTER..=LONGEST_LEASE).contains(&outage_after) {
+            return Err(Error::config(format!(
+                "outage_after {outage_after:?} is out of range: {LEAST_OUTAGE_AFTER:?} to {LONGEST_LEASE:?}"
+            )));
+        }
+        Ok(coordinator)
+    }
+
+    fn open(self) -> Coordinator {
+        let backend = self.backend;
+        Coordinator {
+            gates: Gates::new(self.settings, |node, events| backend.open(node, events)),
+        }
+    }
+}

@@ -57,6 +57,27 @@ pub enum ErrorKind {
     NoRuntime,
 }
 
+// === impl ErrorKind ===
+
+impl ErrorKind {
+    /// The kind as a word for logs and metrics: `wait_timeout`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::InvalidConfig => "invalid_config",
+            Self::LimitReached => "limit_reached",
+            Self::WaitTimeout => "wait_timeout",
+            Self::TooManyWaiting => "too_many_waiting",
+            Self::Unavailable => "unavailable",
+            Self::Denied => "denied",
+            Self::Incompatible => "incompatible",
+            Self::Lost => "lost",
+            Self::HeldTooLong => "held_too_long",
+            Self::ShuttingDown => "shutting_down",
+            Self::NoRuntime => "no_runtime",
+        }
+    }
+}
+
 // === impl Error ===
 
 impl Error {

@@ -1,56 +1,212 @@
-//! STUB: signatures are final, bodies are not.
-use crate::Error;
+//! A granted ticket as a value: dropping it lets the ticket leave.
+
+use crate::error::{Error, ErrorKind};
+use crate::gate::Gate;
+use pin_project_lite::pin_project;
+use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll, ready};
+use tokio::sync::futures::OwnedNotified;
+use tokio::sync::oneshot;
 
-/// A permit; dropping it gives it back.
-#[derive(Debug)]
-pub struct Permit {}
+/// One permit of a [`Semaphore`](crate::Semaphore), renewed in the background for as long as this value lives.
+///
+/// Dropping it gives it back. Drop never blocks and never panics, works during unwinding and outside a runtime (if no
+/// runtime is left to send the word, the permit comes free when its lease runs out).
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), tower_permit::Error> {
+/// use tower_permit::{Coordinator, Memory};
+///
+/// let permits = Coordinator::new(Memory::new());
+/// let permit = permits.semaphore("export", 4)?.acquire().await?;
+/// assert!(permit.is_valid());
+/// let was_held = permit.release().await?;
+/// assert!(was_held);
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "a permit that is dropped is given back at once"]
+pub struct Permit {
+    gate: Arc<Gate>,
+    ticket: u64,
+    /// Cleared by `release`, which lets the ticket leave itself.
+    drops: bool,
+}
 
-/// A weak handle: it holds nothing, but can be made into a guard while the permit is held.
-#[derive(Clone, Debug)]
-pub struct PermitHandle {}
+/// A weak handle to a permit: it holds nothing, but [`keep`](Self::keep) makes it a guard of the same permit.
+///
+/// [`reject_with_response`](crate::DistributedConcurrencyLimitLayer::reject_with_response) puts one into the extensions
+/// of each request, for work that outlives the response: an upgraded connection, a task in the background.
+#[derive(Clone)]
+pub struct PermitHandle {
+    gate: Weak<Gate>,
+    ticket: u64,
+}
 
-/// Ends when the permit is lost, with `ErrorKind::Lost` or `ErrorKind::HeldTooLong`. `'static`, `Send`, `Sync`,
-/// but `!Unpin`: it costs no allocation.
-#[derive(Debug)]
-pub(crate) struct WhenLost {}
+pin_project! {
+    /// Ends when a permit is lost. Holds nothing.
+    pub(crate) struct WhenLost {
+        gate: Arc<Gate>,
+        ticket: u64,
+        #[pin]
+        next_loss: OwnedNotified,
+    }
+}
+
+// === impl Permit ===
 
 impl Permit {
-    /// Whether it is still held.
+    pub(crate) fn new(gate: Arc<Gate>, ticket: u64) -> Self {
+        Self {
+            gate,
+            ticket,
+            drops: true,
+        }
+    }
+
+    /// The ticket as [`Coordinator::inspect`](crate::Coordinator::inspect) shows it.
+    pub fn ticket(&self) -> String {
+        self.gate.ticket(self.ticket)
+    }
+
+    /// Whether it is surely still held, by this process's own reckoning: not lost, and confirmed by the backend within
+    /// the last lease. It can turn `true` again when the backend was only out of reach for a while.
     pub fn is_valid(&self) -> bool {
-        todo!()
+        self.gate.is_valid(self.ticket)
     }
-    /// A weak handle.
+
+    /// Waits until the permit is lost; never ends if that does not happen.
+    ///
+    /// The kind is [`ErrorKind::Lost`] when the backend does not know it any more (its lease ran out while this process
+    /// was cut off or paused, or it was evicted), [`ErrorKind::HeldTooLong`] when `max_hold` went by, and
+    /// [`ErrorKind::ShuttingDown`] when a shutdown took it back.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future changes nothing.
+    pub async fn lost(&self) -> Error {
+        self.when_lost().await
+    }
+
+    /// Gives the permit back and waits for the answer: `true` if it was held until now, `false` if it had been lost
+    /// before. While another guard ([`PermitHandle::keep`]) shares it, it stays held.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unavailable`] if nobody answered for one lease: it came free by itself then.
+    ///
+    /// # Cancel safety
+    ///
+    /// The permit is given back even if the future is dropped after its first poll, or never polled.
+    pub async fn release(mut self) -> Result<bool, Error> {
+        let (answer, held) = oneshot::channel();
+        self.drops = false;
+        self.gate.drop_guard(self.ticket, Some(answer));
+        held.await.map_err(|_| {
+            Error::new(
+                ErrorKind::Unavailable,
+                "the backend did not answer the release: the permit comes free with its lease",
+            )
+        })
+    }
+
+    /// A weak handle to this permit.
     pub fn handle(&self) -> PermitHandle {
-        todo!()
+        PermitHandle {
+            gate: Arc::downgrade(&self.gate),
+            ticket: self.ticket,
+        }
     }
-    /// Takes a reserved permit for good. `false`: it has gone back already. `true` for one that was never reserved.
+
+    /// Takes a reserved permit for good. `false`: it has gone back already.
     pub(crate) fn claim(&self) -> bool {
-        todo!()
+        self.gate.claim(self.ticket)
     }
-    /// Lets a reservation end `ttl` from now instead. `false`: it has gone back already. `true`, without effect, for a
-    /// permit that is not reserved.
-    pub(crate) fn rearm(&self, _ttl: std::time::Duration) -> bool {
-        todo!()
+
+    /// The reservation starts anew. `false`: it has gone back already.
+    pub(crate) fn rearm(&self) -> bool {
+        self.gate.rearm(self.ticket)
     }
+
+    /// As [`lost`](Self::lost), without the borrow.
     pub(crate) fn when_lost(&self) -> WhenLost {
-        todo!()
+        WhenLost {
+            gate: Arc::clone(&self.gate),
+            ticket: self.ticket,
+            next_loss: self.gate.next_loss(),
+        }
     }
 }
 
-impl PermitHandle {
-    /// Makes the handle a guard of the same permit: it is given back when the last guard is dropped.
-    /// `None` if it has been given back or lost.
-    pub fn keep(&self) -> Option<Permit> {
-        todo!()
+impl Drop for Permit {
+    fn drop(&mut self) {
+        if self.drops {
+            self.gate.drop_guard(self.ticket, None);
+        }
     }
 }
+
+impl fmt::Debug for Permit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Permit")
+            .field("name", self.gate.queue())
+            .field("ticket", &self.ticket())
+            .finish()
+    }
+}
+
+// === impl PermitHandle ===
+
+impl PermitHandle {
+    /// Makes the handle a guard: the permit is given back when the last of its guards is dropped. `None` if it has been
+    /// given back or lost already.
+    pub fn keep(&self) -> Option<Permit> {
+        let gate = self.gate.upgrade()?;
+        let shared = gate.share(self.ticket);
+        shared.then(|| Permit::new(gate, self.ticket))
+    }
+}
+
+impl fmt::Debug for PermitHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PermitHandle").finish_non_exhaustive()
+    }
+}
+
+// === impl WhenLost ===
 
 impl Future for WhenLost {
     type Output = Error;
-    fn poll(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<Self::Output> {
-        todo!()
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Error> {
+        let mut this = self.project();
+        loop {
+            // Listen first, then look: a loss in between is heard.
+            let heard = this.next_loss.as_mut().poll(cx);
+            if let Some(kind) = this.gate.lost(*this.ticket) {
+                return Poll::Ready(error(kind));
+            }
+            ready!(heard);
+            this.next_loss.set(this.gate.next_loss());
+        }
     }
+}
+
+impl fmt::Debug for WhenLost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("WhenLost")
+    }
+}
+
+fn error(kind: ErrorKind) -> Error {
+    let message = match kind {
+        ErrorKind::HeldTooLong => "the permit was held for longer than max_hold",
+        ErrorKind::ShuttingDown => "the permit was taken back by a shutdown",
+        _ => "the permit was lost",
+    };
+    Error::new(kind, message)
 }

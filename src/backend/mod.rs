@@ -14,6 +14,10 @@ pub(crate) mod memory;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
 
+#[cfg(test)]
+#[path = "../../tests/conformance/mod.rs"]
+mod conformance;
+
 /// The most tickets that one call may name.
 pub(crate) const MOST_TICKETS: usize = 256;
 
@@ -21,16 +25,12 @@ pub(crate) const MOST_TICKETS: usize = 256;
 /// [`Coordinator::new`](crate::Coordinator::new).
 ///
 /// Sealed: the contract behind it is private while this crate is at 0.x.
-pub trait Backend: sealed::Open {}
+#[allow(private_bounds)]
+pub trait Backend: Open {}
 
-pub(crate) mod sealed {
-    use super::*;
-
-    pub trait Open {
-        /// Makes the session of one node. Neither connects nor spawns: that happens at the first call.
-        #[doc(hidden)]
-        fn open(self, node: Node, events: Events) -> Arc<dyn Session>;
-    }
+/// Makes the session of one node. Neither connects nor spawns: that happens at the first call.
+pub(crate) trait Open {
+    fn open(self, node: Node, events: Events) -> Arc<dyn Session>;
 }
 
 /// One node's side of a backend.

@@ -1,1 +1,439 @@
-//! STUB
+//! This process's side of each name: the local waiters, the permits that are held, and what to tell the backend next.
+//!
+//! Callers hold the receiving end of a channel ([`Acquire`]) or a guard ([`Permit`](crate::Permit)); both may be
+//! dropped at any time. All talk with the backend is the [`pump`]'s, which decides nothing itself: [`State`] does.
+
+mod acquire;
+mod health;
+mod pump;
+mod state;
+mod tickets;
+mod waiters;
+
+pub(crate) use acquire::{Acquire, Wait};
+pub use state::Stats;
+
+use crate::backend::{Event, Grant, Session};
+use crate::clock::now;
+use crate::error::{Error, ErrorKind};
+use crate::name::{Node, Queue};
+use crate::permit::Permit;
+use health::Health;
+use pump::PumpSlot;
+use state::{HasTerms, News, State};
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+use tickets::Terms;
+use tokio::sync::futures::OwnedNotified;
+use tokio::sync::{Notify, oneshot};
+use tokio::time::Instant;
+
+/// All gates of one coordinator, and what they share.
+pub(crate) struct Gates {
+    session: Arc<dyn Session>,
+    node: Node,
+    lease: Duration,
+    call_timeout: Duration,
+    /// Numbers for batches and tickets. Never the same twice, so a late call is known by its lower number.
+    numbers: AtomicU64,
+    health: Health,
+    closing: AtomicBool,
+    /// Some gate has become quiet: shutdown waits for that.
+    quiet: Notify,
+    by_queue: Mutex<HashMap<Queue, Weak<Gate>>>,
+}
+
+/// How a coordinator is set.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Settings {
+    pub(crate) lease: Duration,
+    pub(crate) outage_after: Duration,
+}
+
+/// This process's side of one name. Lives as long as somebody holds a semaphore, a permit or a place in the line.
+pub(crate) struct Gate {
+    gates: Arc<Gates>,
+    queue: Queue,
+    inner: Mutex<Inner>,
+    /// There is something new to say.
+    wake: Notify,
+    /// Some permit of this name was lost.
+    lost: Arc<Notify>,
+}
+
+struct Inner {
+    state: State<Caller>,
+    pump: PumpSlot,
+}
+
+/// The caller's end of a wait.
+struct Caller {
+    answer: oneshot::Sender<Result<Permit, Error>>,
+    terms: Terms,
+}
+
+// === impl Gates ===
+
+impl Gates {
+    pub(crate) fn new(
+        settings: Settings,
+        open: impl FnOnce(Node, crate::backend::Events) -> Arc<dyn Session>,
+    ) -> Arc<Self> {
+        let Settings {
+            lease,
+            outage_after,
+        } = settings;
+        let node = Node::of_this_process();
+        Arc::new_cyclic(|gates: &Weak<Self>| {
+            let gates = gates.clone();
+            let events = crate::backend::Events::new(move |event| {
+                if let Some(gates) = gates.upgrade() {
+                    gates.on_event(event);
+                }
+            });
+            Self {
+                session: open(node.clone(), events),
+                node,
+                lease,
+                call_timeout: Duration::from_millis(500)
+                    .min(lease / 6)
+                    .min(outage_after / 2),
+                numbers: AtomicU64::new(1),
+                health: Health::new(outage_after),
+                closing: AtomicBool::new(false),
+                quiet: Notify::new(),
+                by_queue: Mutex::new(HashMap::new()),
+            }
+        })
+    }
+
+    pub(crate) fn session(&self) -> &dyn Session {
+        &*self.session
+    }
+
+    pub(crate) fn node(&self) -> &Node {
+        &self.node
+    }
+
+    /// Can the backend keep this limit?
+    pub(crate) fn check_limit(&self, limit: u32) -> Result<(), Error> {
+        let greatest = self.session.promises().greatest_limit;
+        if limit == 0 {
+            return Err(Error::config(
+                "a limit of 0 would let nobody in: it must be at least 1",
+            ));
+        }
+        if limit > greatest {
+            return Err(Error::config(format!(
+                "this backend cannot keep a limit of {limit}: {greatest} is the greatest"
+            )));
+        }
+        Ok(())
+    }
+
+    /// The gate of a name; `limit` is this process's limit from now on.
+    pub(crate) fn gate(self: &Arc<Self>, queue: Queue, limit: u32) -> Arc<Gate> {
+        let gate = self.get_or_make(queue, limit);
+        gate.set_limit(limit);
+        gate
+    }
+
+    fn get_or_make(self: &Arc<Self>, queue: Queue, limit: u32) -> Arc<Gate> {
+        let mut by_queue = lock(&self.by_queue);
+        if let Some(gate) = by_queue.get(&queue).and_then(Weak::upgrade) {
+            return gate;
+        }
+        let gate = Arc::new(Gate {
+            gates: Arc::clone(self),
+            queue: queue.clone(),
+            inner: Mutex::new(Inner {
+                state: State::new(limit, self.lease, now()),
+                pump: PumpSlot::default(),
+            }),
+            wake: Notify::new(),
+            lost: Arc::new(Notify::new()),
+        });
+        by_queue.insert(queue, Arc::downgrade(&gate));
+        gate
+    }
+
+    fn all(&self) -> Vec<Arc<Gate>> {
+        let by_queue = lock(&self.by_queue);
+        by_queue.values().filter_map(Weak::upgrade).collect()
+    }
+
+    fn next_number(&self) -> u64 {
+        self.numbers.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn on_event(self: &Arc<Self>, event: Event) {
+        match event {
+            // For a name that nobody here uses (any more) the limit does not matter: the ticket leaves.
+            Event::Granted { queue, grant } => self.get_or_make(queue, 1).pushed(grant),
+            Event::Resync => self.all().iter().for_each(|gate| gate.resync()),
+        }
+    }
+
+    /// Refuses newcomers, waits until everything is given back, at most for `within`; then takes back what is still
+    /// out. Ends when every leave was answered, or is a lease old. Returns how many permits were still out.
+    pub(crate) async fn shut_down(&self, within: Duration) -> usize {
+        self.closing.store(true, Ordering::Relaxed);
+        let _ = tokio::time::timeout(within, self.all_quiet()).await;
+        let gates = self.all();
+        let cut = gates.iter().map(|gate| gate.close()).sum();
+        drop(gates);
+        // Not for ever: a leave is said for one lease at most.
+        self.all_quiet().await;
+        cut
+    }
+
+    async fn all_quiet(&self) {
+        loop {
+            let quiet = self.quiet.notified();
+            tokio::pin!(quiet);
+            quiet.as_mut().enable();
+            let busy: Vec<_> = self.all().into_iter().filter(|g| !g.is_quiet()).collect();
+            if busy.is_empty() {
+                return;
+            }
+            busy.iter().for_each(|gate| gate.wake_pump());
+            drop(busy);
+            let _ = tokio::time::timeout(Duration::from_millis(250), quiet).await;
+        }
+    }
+}
+
+impl fmt::Debug for Gates {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Gates")
+            .field("node", &self.node)
+            .field("lease", &self.lease)
+            .finish_non_exhaustive()
+    }
+}
+
+// === impl Gate ===
+
+impl Gate {
+    pub(crate) fn queue(&self) -> &Queue {
+        &self.queue
+    }
+
+    pub(crate) fn limit(&self) -> u32 {
+        self.lock().state.limit
+    }
+
+    pub(crate) fn check_limit(&self, limit: u32) -> Result<(), Error> {
+        self.gates.check_limit(limit)
+    }
+
+    pub(crate) fn set_limit(self: &Arc<Self>, limit: u32) {
+        self.tell(|state, _| state.set_limit(limit));
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        self.lock().state.stats()
+    }
+
+    /// A ticket as others see it.
+    pub(crate) fn ticket(&self, ticket: u64) -> String {
+        self.gates.node.ticket(ticket)
+    }
+
+    // --- waiting ---
+
+    /// A caller comes. `Err` if it is refused at once.
+    fn join(self: &Arc<Self>, wait: &Wait, caller: Caller) -> Result<u64, Error> {
+        if self.gates.closing.load(Ordering::Relaxed) {
+            return Err(shutting_down());
+        }
+        if tokio::runtime::Handle::try_current().is_err() {
+            return Err(Error::new(
+                ErrorKind::NoRuntime,
+                "a permit can only be taken on a thread with a tokio runtime",
+            ));
+        }
+        let outage = self.gates.health.outage(now());
+        self.tell(|state, now| {
+            if let Some(outage) = outage {
+                state.stats.unavailable += 1;
+                state.probe();
+                return Err(outage);
+            }
+            let ticket = self.gates.next_number();
+            if !wait.queue {
+                if !state.waiters.is_empty() {
+                    state.stats.limit_reached += 1;
+                    return Err(Error::new(
+                        ErrorKind::LimitReached,
+                        "every permit is taken: others wait already",
+                    ));
+                }
+                state.try_join(ticket, caller);
+            } else if state.waiters.len() >= wait.max_waiting {
+                state.stats.too_many_waiting += 1;
+                return Err(Error::new(
+                    ErrorKind::TooManyWaiting,
+                    format!(
+                        "{} callers of this process wait for a permit already",
+                        wait.max_waiting
+                    ),
+                ));
+            } else {
+                state.join(ticket, now, caller);
+            }
+            Ok(ticket)
+        })
+    }
+
+    /// A caller gives up. `false` if it was served already.
+    fn give_up(self: &Arc<Self>, waiter: u64, timed_out: bool) -> bool {
+        self.tell(|state, now| {
+            let gave_up = state.give_up(waiter, now).is_some();
+            state.stats.timed_out += u64::from(gave_up && timed_out);
+            gave_up
+        })
+    }
+
+    // --- holding ---
+
+    pub(crate) fn is_valid(&self, ticket: u64) -> bool {
+        self.lock().state.tickets.is_valid(ticket, now())
+    }
+
+    /// How the permit was lost, if it was.
+    pub(crate) fn lost(&self, ticket: u64) -> Option<ErrorKind> {
+        self.lock().state.tickets.lost(ticket)
+    }
+
+    /// Ends the next time that a permit of this name is lost.
+    pub(crate) fn next_loss(&self) -> OwnedNotified {
+        Arc::clone(&self.lost).notified_owned()
+    }
+
+    pub(crate) fn claim(&self, ticket: u64) -> bool {
+        self.lock().state.tickets.claim(ticket)
+    }
+
+    pub(crate) fn rearm(&self, ticket: u64) -> bool {
+        self.lock().state.tickets.rearm(ticket, now())
+    }
+
+    pub(crate) fn share(&self, ticket: u64) -> bool {
+        self.lock().state.tickets.share(ticket, now())
+    }
+
+    /// A guard is gone. `answer` hears whether the permit was held until then.
+    pub(crate) fn drop_guard(self: &Arc<Self>, ticket: u64, answer: Option<oneshot::Sender<bool>>) {
+        self.tell(|state, now| state.tickets.drop_guard(ticket, now, answer));
+    }
+
+    // --- what others do ---
+
+    fn pushed(self: &Arc<Self>, grant: Grant) {
+        let news = self.tell(|state, now| state.pushed(grant, now));
+        self.deliver(news);
+    }
+
+    fn resync(self: &Arc<Self>) {
+        self.tell(|state, _| state.resync());
+    }
+
+    fn is_quiet(&self) -> bool {
+        self.lock().state.is_quiet()
+    }
+
+    /// Refuses everybody and takes everything back. Returns how many permits were still out.
+    fn close(self: &Arc<Self>) -> usize {
+        let news = self.tell(|state, now| state.close(&shutting_down(), now));
+        let cut = news.lost.len();
+        self.deliver(news);
+        cut
+    }
+
+    // --- plumbing ---
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        lock(&self.inner)
+    }
+
+    /// Changes the state, and sees to it that a pump says what there is to say.
+    fn tell<T>(self: &Arc<Self>, change: impl FnOnce(&mut State<Caller>, Instant) -> T) -> T {
+        let now = now();
+        let mut inner = self.lock();
+        let result = change(&mut inner.state, now);
+        self.keep_pumping(&mut inner, now);
+        drop(inner);
+        result
+    }
+
+    fn wake_pump(self: &Arc<Self>) {
+        self.tell(|_, _| ());
+    }
+
+    /// Tells everybody concerned. Not under the lock: a permit whose caller is gone is dropped here, and leaves.
+    fn deliver(self: &Arc<Self>, news: News<Caller>) {
+        for (ticket, why) in &news.lost {
+            let (name, ticket) = (&self.queue, self.ticket(*ticket));
+            match why {
+                ErrorKind::HeldTooLong => tracing::warn!(
+                    %name, ticket, "a permit was held for longer than max_hold: it is given back"
+                ),
+                _ => tracing::error!(%name, ticket, "a permit was lost while it was in use"),
+            }
+        }
+        if !news.lost.is_empty() {
+            self.lost.notify_waiters();
+        }
+        for (caller, ticket) in news.granted {
+            let _ = caller
+                .answer
+                .send(Ok(Permit::new(Arc::clone(self), ticket)));
+        }
+        for (caller, error) in news.refused {
+            let _ = caller.answer.send(Err(error));
+        }
+    }
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        let mut by_queue = lock(&self.gates.by_queue);
+        // There may be a new one under the same name by now.
+        if by_queue
+            .get(&self.queue)
+            .is_some_and(|g| g.strong_count() == 0)
+        {
+            by_queue.remove(&self.queue);
+        }
+    }
+}
+
+impl fmt::Debug for Gate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Gate")
+            .field("queue", &self.queue)
+            .field("stats", &self.stats())
+            .finish_non_exhaustive()
+    }
+}
+
+// === impl Caller ===
+
+impl HasTerms for Caller {
+    fn terms(&self) -> Terms {
+        self.terms
+    }
+}
+
+fn shutting_down() -> Error {
+    Error::new(ErrorKind::ShuttingDown, "the coordinator is shutting down")
+}
+
+/// A panic elsewhere does not make the state wrong: nothing here panics half-way.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

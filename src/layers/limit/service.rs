@@ -184,9 +184,7 @@ impl Reservation {
                 Self::Waiting(wait) => match ready!(wait.as_mut().poll(cx)) {
                     // Granted, perhaps long ago if nobody polled. From here on it is `call` that is waited for, so its
                     // time begins anew.
-                    Ok(permit) if permit.rearm(settings.reservation_ttl) => {
-                        *self = Self::Ready(Outcome::Permit(permit))
-                    }
+                    Ok(permit) if permit.rearm() => *self = Self::Ready(Outcome::Permit(permit)),
                     Ok(_gone_back) => *self = Self::None,
                     Err(error) => *self = Self::Ready(Outcome::of(error, settings)),
                 },

@@ -1,0 +1,166 @@
+//! A caller's wait for a permit.
+
+use super::tickets::Terms;
+use super::{Caller, Gate};
+use crate::clock::now;
+use crate::error::{Error, ErrorKind};
+use crate::permit::Permit;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use tokio::sync::oneshot;
+use tokio::time::{Instant, Sleep};
+use tracing::{Span, field};
+
+/// How often a waiting caller looks whether somebody still talks to the backend on his behalf.
+const LOOK_AFTER_PUMP: Duration = Duration::from_millis(500);
+
+/// How a caller wants to wait.
+#[derive(Clone, Debug)]
+pub(crate) struct Wait {
+    /// Join the line. `false`: be refused at once when there is no room.
+    pub(crate) queue: bool,
+    /// Give up after this time.
+    pub(crate) timeout: Option<Duration>,
+    /// Be refused if so many wait here already.
+    pub(crate) max_waiting: usize,
+    /// The permit is given back by itself after this time.
+    pub(crate) max_hold: Option<Duration>,
+    /// The permit goes back by itself unless it is claimed within this time of its grant.
+    pub(crate) reserve: Option<Duration>,
+}
+
+/// The wait for a permit. The place in the line is taken when this is made, and advances whether or not this is polled.
+///
+/// # Cancel safety
+///
+/// Dropping it at any time gives up the place, or gives the permit back that was granted meanwhile.
+#[derive(Debug)]
+pub(crate) struct Acquire {
+    stage: Stage,
+    started: Instant,
+    span: Span,
+}
+
+#[derive(Debug)]
+enum Stage {
+    Waiting(Waiting),
+    Refused(Error),
+    Over,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    gate: Arc<Gate>,
+    waiter: u64,
+    answer: oneshot::Receiver<Result<Permit, Error>>,
+    ends: Option<Instant>,
+    /// Made at the first poll that finds no answer.
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+// === impl Acquire ===
+
+impl Acquire {
+    pub(crate) fn new(gate: &Arc<Gate>, wait: &Wait) -> Self {
+        let started = now();
+        let span = tracing::info_span!(
+            "permit.wait",
+            name = %gate.queue,
+            outcome = field::Empty,
+            waited_ms = field::Empty,
+        );
+        let (answer, receiver) = oneshot::channel();
+        let terms = Terms {
+            reserve: wait.reserve,
+            max_hold: wait.max_hold,
+        };
+        let stage = match gate.join(wait, Caller { answer, terms }) {
+            Ok(waiter) => Stage::Waiting(Waiting {
+                gate: Arc::clone(gate),
+                waiter,
+                answer: receiver,
+                ends: wait.timeout.map(|timeout| started + timeout),
+                timer: None,
+            }),
+            Err(error) => Stage::Refused(error),
+        };
+        Self {
+            stage,
+            started,
+            span,
+        }
+    }
+
+    fn note(&self, outcome: &str) {
+        self.span.record("outcome", outcome);
+        let waited = now().saturating_duration_since(self.started);
+        let waited = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
+        self.span.record("waited_ms", waited);
+    }
+}
+
+impl Future for Acquire {
+    type Output = Result<Permit, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        let result = match &mut this.stage {
+            Stage::Waiting(waiting) => ready!(waiting.poll(cx)),
+            Stage::Refused(error) => Err(error.clone()),
+            Stage::Over => return Poll::Pending,
+        };
+        this.stage = Stage::Over;
+        this.note(match &result {
+            Ok(_) => "granted",
+            Err(error) => error.kind().as_str(),
+        });
+        Poll::Ready(result)
+    }
+}
+
+impl Drop for Acquire {
+    fn drop(&mut self) {
+        if let Stage::Waiting(waiting) = &self.stage {
+            // If it was served already, the permit is in the channel and goes back with it.
+            waiting.gate.give_up(waiting.waiter, false);
+            self.note("cancelled");
+        }
+    }
+}
+
+// === impl Waiting ===
+
+impl Waiting {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Permit, Error>> {
+        loop {
+            if let Poll::Ready(answer) = Pin::new(&mut self.answer).poll(cx) {
+                return Poll::Ready(answer.unwrap_or_else(|_| Err(self.timed_out())));
+            }
+            let next = Instant::now() + LOOK_AFTER_PUMP;
+            let next = self.ends.map_or(next, |ends| ends.min(next));
+            let timer = self
+                .timer
+                .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(next)));
+            ready!(timer.as_mut().poll(cx));
+            if self.ends.is_some_and(|ends| ends <= now()) {
+                if self.gate.give_up(self.waiter, true) {
+                    return Poll::Ready(Err(self.timed_out()));
+                }
+                // It was served this very moment: the answer is in the channel.
+            } else {
+                self.gate.wake_pump();
+            }
+            timer.as_mut().reset(next);
+        }
+    }
+
+    fn timed_out(&self) -> Error {
+        Error::new(
+            ErrorKind::WaitTimeout,
+            "the wait for a permit ended before one was free",
+        )
+    }
+}

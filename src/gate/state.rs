@@ -1,0 +1,492 @@
+//! What a gate knows and what it decides: what to say next, and what an answer means.
+//!
+//! Pure: time comes as an argument, and nothing is sent from here. What callers are to be told is returned.
+
+use super::tickets::{Terms, Tickets};
+use super::waiters::{Departed, Waiters};
+use crate::backend::{Grant, MOST_TICKETS, Outcome, State as TicketState};
+use crate::error::{Error, ErrorKind};
+use std::collections::BTreeMap;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// Waiting for a moment before the next try, after so many calls in a row that were not answered.
+const FIRST_RETRY: Duration = Duration::from_millis(20);
+const LAST_RETRY: Duration = Duration::from_millis(250);
+/// A wait of this length is worth a line in the log, and then one in each period.
+const LONG_WAIT: Duration = Duration::from_secs(2);
+const LONG_WAIT_AGAIN: Duration = Duration::from_secs(10);
+
+/// Everything a gate knows about its name. `C` is a caller's end.
+#[derive(Debug)]
+pub(crate) struct State<C> {
+    pub(crate) limit: u32,
+    pub(crate) tickets: Tickets,
+    pub(crate) waiters: Waiters<C>,
+    /// Those who do not want to wait.
+    tries: BTreeMap<u64, Try<C>>,
+    lease: Duration,
+    /// When the last call was sent that was answered. A pushed grant counts from then.
+    last_word: Option<Instant>,
+    /// When everything that waits is said again.
+    repeat_at: Instant,
+    /// By when the backend wants to be asked.
+    look_at: Option<Instant>,
+    /// A call has to go out even if there is nothing to say.
+    probe: bool,
+    /// Calls in a row that were not answered, and when the next may go out.
+    failures: u32,
+    retry_at: Option<Instant>,
+    /// No line about a long wait before then.
+    quiet_until: Option<Instant>,
+    pub(crate) stats: Stats,
+}
+
+#[derive(Debug)]
+struct Try<C> {
+    caller: C,
+    sent: bool,
+    to_ask: bool,
+}
+
+/// What this process has seen of one name. Counters start when the name is first used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// This process's limit.
+    pub limit: u32,
+    /// Permits in use here.
+    pub in_use: usize,
+    /// Callers waiting here.
+    pub waiting: usize,
+    /// Permits granted.
+    pub granted: u64,
+    /// Refused because every permit was taken and the caller would not wait.
+    pub limit_reached: u64,
+    /// Refused because the wait ended first.
+    pub timed_out: u64,
+    /// Refused because too many were waiting.
+    pub too_many_waiting: u64,
+    /// Refused because the backend did not answer.
+    pub unavailable: u64,
+    /// Permits lost: their lease ran out, they were evicted, or they were held for too long.
+    pub lost: u64,
+}
+
+/// What a call carries.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Batch {
+    pub(crate) leave: Vec<u64>,
+    pub(crate) keep: Vec<u64>,
+    pub(crate) enter: Vec<u64>,
+    pub(crate) try_enter: Vec<u64>,
+}
+
+/// What to do now.
+#[derive(Debug)]
+pub(crate) enum Step {
+    Say(Batch),
+    /// Nothing before then.
+    Wait(Instant),
+    /// Nothing at all: the gate is idle.
+    Idle,
+}
+
+/// What follows from something that happened.
+#[derive(Debug)]
+pub(crate) struct News<C> {
+    /// These callers hold a permit now, on this ticket.
+    pub(crate) granted: Vec<(C, u64)>,
+    pub(crate) refused: Vec<(C, Error)>,
+    /// These permits are lost.
+    pub(crate) lost: Vec<(u64, ErrorKind)>,
+}
+
+// === impl State ===
+
+impl<C: HasTerms> State<C> {
+    pub(crate) fn new(limit: u32, lease: Duration, now: Instant) -> Self {
+        Self {
+            limit,
+            tickets: Tickets::new(lease),
+            waiters: Waiters::default(),
+            tries: BTreeMap::new(),
+            lease,
+            last_word: None,
+            repeat_at: now,
+            look_at: None,
+            probe: false,
+            failures: 0,
+            retry_at: None,
+            quiet_until: None,
+            stats: Stats::default(),
+        }
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        Stats {
+            limit: self.limit,
+            in_use: self.tickets.in_use(),
+            waiting: self.waiters.len() + self.tries.len(),
+            ..self.stats
+        }
+    }
+
+    /// Nobody holds, waits or leaves.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.tickets.is_empty() && self.waiters.is_empty() && self.tries.is_empty()
+    }
+
+    /// There is nothing to do now or later.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.is_quiet() && !self.probe
+    }
+
+    // --- what callers do ---
+
+    /// A caller joins the line.
+    pub(crate) fn join(&mut self, ticket: u64, now: Instant, caller: C) {
+        if self.waiters.is_empty() {
+            self.repeat_at = now + self.lease / 3;
+        }
+        self.waiters.join(ticket, now, caller);
+    }
+
+    /// A caller tries, without joining the line.
+    pub(crate) fn try_join(&mut self, ticket: u64, caller: C) {
+        let attempt = Try {
+            caller,
+            sent: false,
+            to_ask: true,
+        };
+        self.tries.insert(ticket, attempt);
+    }
+
+    /// A caller gives up. `None` if it was served already.
+    pub(crate) fn give_up(&mut self, waiter: u64, now: Instant) -> Option<C> {
+        if let Some(attempt) = self.tries.remove(&waiter) {
+            if attempt.sent {
+                self.tickets.leave(waiter, now, None, None);
+            }
+            return Some(attempt.caller);
+        }
+        let departed = self.waiters.give_up(waiter)?;
+        Some(self.depart(departed, now))
+    }
+
+    fn depart(&mut self, departed: Departed<C>, now: Instant) -> C {
+        if let Some(ticket) = departed.known_ticket {
+            self.tickets.leave(ticket, now, None, None);
+        }
+        departed.caller
+    }
+
+    pub(crate) fn set_limit(&mut self, limit: u32) {
+        if self.limit != limit {
+            self.limit = limit;
+            // Whoever waits here may get in by it: tell the backend.
+            self.probe |= !self.waiters.is_empty();
+        }
+    }
+
+    /// Somebody wants to know whether the backend answers.
+    pub(crate) fn probe(&mut self) {
+        self.probe = true;
+    }
+
+    // --- what to say ---
+
+    /// What to do now. A batch that is returned has to be answered by [`hear`](Self::hear) or
+    /// [`unheard`](Self::unheard).
+    pub(crate) fn next_step(&mut self, now: Instant) -> (Step, News<C>) {
+        let mut news = News::default();
+        for ticket in self.tickets.end(now).holds {
+            self.count_loss(ticket, ErrorKind::HeldTooLong, &mut news);
+        }
+        self.tickets.forget_old_leaves(now);
+        (self.decide(now), news)
+    }
+
+    fn decide(&mut self, now: Instant) -> Step {
+        if self.is_idle() {
+            return Step::Idle;
+        }
+        if let Some(retry_at) = self.retry_at
+            && now < retry_at
+        {
+            let ending = self.tickets.next_ending();
+            return Step::Wait(ending.map_or(retry_at, |at| at.min(retry_at)));
+        }
+        if self.waiters.is_empty() {
+            self.look_at = None;
+        } else {
+            if self.repeat_at <= now {
+                self.waiters.ask_oldest(usize::MAX);
+                self.repeat_at = now + self.lease / 3;
+            }
+            if self.look_at.is_some_and(|at| at <= now) {
+                self.waiters.ask_oldest(MOST_TICKETS);
+                self.look_at = None;
+            }
+        }
+        if self.has_to_speak(now) {
+            Step::Say(self.batch(now))
+        } else {
+            Step::Wait(self.next_due(now))
+        }
+    }
+
+    fn has_to_speak(&self, now: Instant) -> bool {
+        self.probe
+            || self.tickets.has_to_leave()
+            || self.tickets.renewal_due(now)
+            || self.waiters.has_to_ask()
+            || self.tries.values().any(|attempt| attempt.to_ask)
+    }
+
+    /// Everything there is to say, as far as it fits: what is held before what leaves before what wants in.
+    fn batch(&mut self, now: Instant) -> Batch {
+        self.probe = false;
+        let mut room = MOST_TICKETS;
+        let mut take = |tickets: Vec<u64>| {
+            room -= tickets.len().min(room);
+            (tickets, room)
+        };
+        let (keep, room) = take(self.tickets.to_keep(now, MOST_TICKETS));
+        let (leave, room) = take(self.tickets.to_leave(room));
+        let (enter, room) = take(self.waiters.ask(room));
+        let tries = self.tries.iter_mut().filter(|(_, t)| t.to_ask).take(room);
+        let try_enter = tries
+            .map(|(ticket, attempt)| {
+                attempt.sent = true;
+                attempt.to_ask = false;
+                *ticket
+            })
+            .collect();
+        Batch {
+            leave,
+            keep,
+            enter,
+            try_enter,
+        }
+    }
+
+    fn next_due(&self, now: Instant) -> Instant {
+        let waiting = !self.waiters.is_empty();
+        let times = [
+            self.tickets.next_due(),
+            waiting.then_some(self.repeat_at),
+            waiting.then_some(self.look_at).flatten(),
+            self.long_wait_at(),
+        ];
+        let next = times.into_iter().flatten().min();
+        next.unwrap_or(now + self.lease / 3)
+    }
+
+    // --- what an answer means ---
+
+    /// The call that was sent at `sent` was answered.
+    pub(crate) fn hear(
+        &mut self,
+        batch: &Batch,
+        outcome: &Outcome,
+        sent: Instant,
+        now: Instant,
+    ) -> News<C> {
+        let mut news = News::default();
+        self.failures = 0;
+        self.retry_at = None;
+        self.last_word = Some(sent);
+        for (ticket, held) in batch.leave.iter().zip(&outcome.left) {
+            self.tickets.left(*ticket, *held, now);
+        }
+        for (ticket, state) in batch.keep.iter().zip(&outcome.kept) {
+            match state {
+                TicketState::Held { .. } => self.tickets.confirm(*ticket, sent),
+                _ => self.lose(*ticket, ErrorKind::Lost, now, &mut news),
+            }
+        }
+        for (ticket, state) in batch.enter.iter().zip(&outcome.entered) {
+            match state {
+                TicketState::Held { .. } => self.granted(*ticket, sent, now, &mut news),
+                TicketState::Waiting => self.waiters.answered(*ticket),
+                TicketState::Refused | TicketState::Gone => self.waiters.ask_again(*ticket),
+            }
+        }
+        for (ticket, state) in batch.try_enter.iter().zip(&outcome.tried) {
+            match state {
+                TicketState::Held { .. } => self.granted(*ticket, sent, now, &mut news),
+                _ => self.refuse_try(*ticket, &mut news),
+            }
+        }
+        for Grant { ticket, .. } in &outcome.granted {
+            self.granted(*ticket, sent, now, &mut news);
+        }
+        self.look_at = outcome.look_again.map(|after| now + after);
+        news
+    }
+
+    /// A call was given up or failed. What it carried rides on the next.
+    pub(crate) fn unheard(&mut self, batch: &Batch, jitter: f64, now: Instant) {
+        for ticket in &batch.enter {
+            self.waiters.ask_again(*ticket);
+        }
+        for ticket in &batch.try_enter {
+            if let Some(attempt) = self.tries.get_mut(ticket) {
+                attempt.to_ask = true;
+            }
+        }
+        let pause = FIRST_RETRY * (1 << self.failures.min(4));
+        self.failures = self.failures.saturating_add(1);
+        self.retry_at = Some(now + pause.min(LAST_RETRY).mul_f64(0.5 + jitter / 2.0));
+    }
+
+    /// Refuses everybody whom the backend has never answered.
+    pub(crate) fn refuse_newcomers(&mut self, error: &Error, now: Instant) -> News<C> {
+        let mut departed = self.waiters.take_newcomers();
+        departed.extend(self.take_tries());
+        self.refuse(departed, error, now)
+    }
+
+    /// Refuses everybody who waits, and gives back everything that is held.
+    pub(crate) fn close(&mut self, error: &Error, now: Instant) -> News<C> {
+        let mut departed = self.waiters.take_all();
+        departed.extend(self.take_tries());
+        let mut news = self.refuse(departed, error, now);
+        for ticket in self.tickets.valid_tickets() {
+            self.lose(ticket, error.kind(), now, &mut news);
+        }
+        news
+    }
+
+    /// A grant was pushed. It counts from the last answered call, for the backend counts from no earlier word.
+    pub(crate) fn pushed(&mut self, grant: Grant, now: Instant) -> News<C> {
+        let mut news = News::default();
+        match self.last_word {
+            Some(sent) => self.granted(grant.ticket, sent, now, &mut news),
+            None if self.waiters.has_ticket(grant.ticket) => self.waiters.ask_again(grant.ticket),
+            None => self.tickets.leave(grant.ticket, now, None, None),
+        }
+        news
+    }
+
+    /// Pushes may have been missed: everything that waits is said again.
+    pub(crate) fn resync(&mut self) {
+        self.waiters.ask_oldest(usize::MAX);
+    }
+
+    /// `ticket` holds a permit, confirmed by a call that was sent at `sent`.
+    fn granted(&mut self, ticket: u64, sent: Instant, now: Instant, news: &mut News<C>) {
+        if self.tickets.is_held(ticket) {
+            return self.tickets.confirm(ticket, sent);
+        }
+        if self.tickets.is_stale(sent, now) {
+            // It must be confirmed before it is used: ask for it (or let it leave) again.
+            if let Some(attempt) = self.tries.get_mut(&ticket) {
+                attempt.to_ask = true;
+            } else if self.waiters.has_ticket(ticket) {
+                self.waiters.ask_again(ticket);
+            } else {
+                self.tickets.leave(ticket, now, None, None);
+            }
+            return;
+        }
+        let caller = if let Some(attempt) = self.tries.remove(&ticket) {
+            Some(attempt.caller)
+        } else if self.waiters.has_ticket(ticket) {
+            self.waiters.grant(ticket)
+        } else {
+            self.pass_on(ticket, now)
+        };
+        if let Some(caller) = caller {
+            self.stats.granted += 1;
+            self.tickets.hold(ticket, sent, now, caller.terms());
+            news.granted.push((caller, ticket));
+        }
+    }
+
+    /// A grant for somebody who is gone: the oldest waiter goes in on it, unless its leave has been said already; or
+    /// the ticket leaves.
+    fn pass_on(&mut self, ticket: u64, now: Instant) -> Option<C> {
+        if !self.waiters.is_empty() && self.tickets.call_back(ticket) {
+            let departed = self.waiters.take_oldest()?;
+            return Some(self.depart(departed, now));
+        }
+        self.tickets.leave(ticket, now, None, None);
+        None
+    }
+
+    fn lose(&mut self, ticket: u64, why: ErrorKind, now: Instant, news: &mut News<C>) {
+        if self.tickets.lose(ticket, why, now) {
+            self.count_loss(ticket, why, news);
+        }
+    }
+
+    fn count_loss(&mut self, ticket: u64, why: ErrorKind, news: &mut News<C>) {
+        self.stats.lost += 1;
+        news.lost.push((ticket, why));
+    }
+
+    fn refuse_try(&mut self, ticket: u64, news: &mut News<C>) {
+        if let Some(attempt) = self.tries.remove(&ticket) {
+            self.stats.limit_reached += 1;
+            let error = Error::new(ErrorKind::LimitReached, "every permit is taken");
+            news.refused.push((attempt.caller, error));
+        }
+    }
+
+    fn take_tries(&mut self) -> impl Iterator<Item = Departed<C>> + use<C> {
+        let tries = std::mem::take(&mut self.tries).into_iter();
+        tries.map(|(ticket, attempt)| Departed {
+            caller: attempt.caller,
+            known_ticket: attempt.sent.then_some(ticket),
+        })
+    }
+
+    fn refuse(&mut self, departed: Vec<Departed<C>>, error: &Error, now: Instant) -> News<C> {
+        let mut news = News::default();
+        for departed in departed {
+            if error.kind() == ErrorKind::Unavailable {
+                self.stats.unavailable += 1;
+            }
+            let caller = self.depart(departed, now);
+            news.refused.push((caller, error.clone()));
+        }
+        news
+    }
+
+    // --- long waits ---
+
+    /// When the next line about a long wait is due.
+    fn long_wait_at(&self) -> Option<Instant> {
+        let at = self.waiters.oldest_since()? + LONG_WAIT;
+        Some(self.quiet_until.map_or(at, |quiet| at.max(quiet)))
+    }
+
+    /// How long the oldest has been waiting, if that is worth a line now.
+    pub(crate) fn long_wait(&mut self, now: Instant) -> Option<Duration> {
+        if self.long_wait_at()? > now {
+            return None;
+        }
+        self.quiet_until = Some(now + LONG_WAIT_AGAIN);
+        let since = self.waiters.oldest_since()?;
+        Some(now.saturating_duration_since(since))
+    }
+}
+
+/// A caller's end knows on which terms the permit is wanted.
+pub(crate) trait HasTerms {
+    fn terms(&self) -> Terms;
+}
+
+// === impl News ===
+
+impl<C> Default for News<C> {
+    fn default() -> Self {
+        Self {
+            granted: Vec::new(),
+            refused: Vec::new(),
+            lost: Vec::new(),
+        }
+    }
+}

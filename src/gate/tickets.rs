@@ -1,0 +1,378 @@
+//! What we hold and until when, and what has left but is not answered yet.
+//!
+//! Pure: time comes as an argument.
+
+use crate::error::ErrorKind;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::Duration;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+/// The permits of one name, and the tickets that are on their way out.
+#[derive(Debug)]
+pub(crate) struct Tickets {
+    lease: Duration,
+    held: HashMap<u64, Held>,
+    /// When each permit wants to be renewed: a third of a lease after it was last confirmed.
+    renewals: BTreeSet<(Instant, u64)>,
+    /// When a reservation lapses or a hold has lasted for too long.
+    endings: BTreeSet<(Instant, u64)>,
+    leaving: BTreeMap<u64, Leaving>,
+    lost: usize,
+}
+
+/// On which terms a permit is taken.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Terms {
+    /// It goes back by itself unless it is claimed within this time.
+    pub(crate) reserve: Option<Duration>,
+    /// It is given back by itself after this time.
+    pub(crate) max_hold: Option<Duration>,
+}
+
+#[derive(Debug)]
+struct Held {
+    /// The backend keeps it at least until then: one lease from before the call was sent that confirmed it last.
+    deadline: Instant,
+    /// How many guards share it. The last one out lets it leave.
+    guards: usize,
+    reserved: Option<Reserved>,
+    ends: Option<Instant>,
+    /// Set once, and final.
+    lost: Option<ErrorKind>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Reserved {
+    ttl: Duration,
+    until: Instant,
+}
+
+/// A ticket that leaves. Said again until it is answered or a lease has gone by: then it is out by itself.
+#[derive(Debug)]
+struct Leaving {
+    since: Instant,
+    /// How often a call has carried it. After the first time it cannot be called back.
+    said: u32,
+    /// For as long as it surely held, by our own reckoning.
+    held_until: Option<Instant>,
+    answer: Option<oneshot::Sender<bool>>,
+}
+
+/// What came to its end by itself.
+#[derive(Debug, Default)]
+pub(crate) struct Ended {
+    pub(crate) reservations: usize,
+    pub(crate) holds: Vec<u64>,
+}
+
+// === impl Tickets ===
+
+impl Tickets {
+    pub(crate) fn new(lease: Duration) -> Self {
+        Self {
+            lease,
+            held: HashMap::new(),
+            renewals: BTreeSet::new(),
+            endings: BTreeSet::new(),
+            leaving: BTreeMap::new(),
+            lost: 0,
+        }
+    }
+
+    /// Permits that count: held, and not known to be lost.
+    pub(crate) fn in_use(&self) -> usize {
+        self.held.len() - self.lost
+    }
+
+    /// Nothing is held and nothing is on its way out.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.in_use() == 0 && self.leaving.is_empty()
+    }
+
+    /// When something here wants to be done.
+    pub(crate) fn next_due(&self) -> Option<Instant> {
+        let renewal = self.renewals.first().map(|(at, _)| *at);
+        renewal.into_iter().chain(self.next_ending()).min()
+    }
+
+    /// When something here ends by itself, without a call.
+    pub(crate) fn next_ending(&self) -> Option<Instant> {
+        self.endings.first().map(|(at, _)| *at)
+    }
+
+    // --- holding ---
+
+    /// `ticket` holds a permit, confirmed by a call that was sent at `sent`.
+    pub(crate) fn hold(&mut self, ticket: u64, sent: Instant, now: Instant, terms: Terms) {
+        let held = Held {
+            deadline: sent + self.lease,
+            guards: 1,
+            reserved: terms.reserve.map(|ttl| Reserved {
+                ttl,
+                until: now + ttl,
+            }),
+            ends: terms.max_hold.map(|most| now + most),
+            lost: None,
+        };
+        self.renewals.insert((held.renewal(self.lease), ticket));
+        self.endings.extend(held.ending().map(|at| (at, ticket)));
+        self.held.insert(ticket, held);
+    }
+
+    pub(crate) fn is_held(&self, ticket: u64) -> bool {
+        self.held.contains_key(&ticket)
+    }
+
+    /// Held, and surely so: the deadline has not passed.
+    pub(crate) fn is_valid(&self, ticket: u64, now: Instant) -> bool {
+        let held = self.held.get(&ticket);
+        held.is_some_and(|held| held.lost.is_none() && now < held.deadline)
+    }
+
+    /// How it was lost, if it was. What is not ours any more counts as lost.
+    pub(crate) fn lost(&self, ticket: u64) -> Option<ErrorKind> {
+        match self.held.get(&ticket) {
+            Some(held) => held.lost,
+            None => Some(ErrorKind::Lost),
+        }
+    }
+
+    /// A grant confirmed at `sent` has so little of its lease left that it must be confirmed before it is used.
+    pub(crate) fn is_stale(&self, sent: Instant, now: Instant) -> bool {
+        (sent + self.lease).saturating_duration_since(now) < self.lease / 3
+    }
+
+    /// The permits to renew in this call. Those that would be due soon ride along, so that all of a name stay together.
+    pub(crate) fn to_keep(&self, now: Instant, most: usize) -> Vec<u64> {
+        if !self.renewal_due(now) {
+            return Vec::new();
+        }
+        let soon = now + self.lease / 6;
+        let due = self.renewals.iter().take_while(|(at, _)| *at <= soon);
+        due.take(most).map(|(_, ticket)| *ticket).collect()
+    }
+
+    pub(crate) fn renewal_due(&self, now: Instant) -> bool {
+        self.renewals.first().is_some_and(|(at, _)| *at <= now)
+    }
+
+    /// The call that was sent at `sent` has confirmed the permit.
+    pub(crate) fn confirm(&mut self, ticket: u64, sent: Instant) {
+        if let Some(held) = self.held.get_mut(&ticket)
+            && held.lost.is_none()
+            && held.deadline < sent + self.lease
+        {
+            self.renewals.remove(&(held.renewal(self.lease), ticket));
+            held.deadline = sent + self.lease;
+            self.renewals.insert((held.renewal(self.lease), ticket));
+        }
+    }
+
+    /// The permit is lost. `false` if there is nothing to lose.
+    pub(crate) fn lose(&mut self, ticket: u64, why: ErrorKind, now: Instant) -> bool {
+        let Some(held) = self.held.get_mut(&ticket) else {
+            return false;
+        };
+        if held.lost.is_some() {
+            return false;
+        }
+        held.lost = Some(why);
+        self.lost += 1;
+        self.renewals.remove(&(held.renewal(self.lease), ticket));
+        self.endings.remove(&(held.ending().unwrap_or(now), ticket));
+        // It may stand in the queue again, by an `enter` that ran late.
+        self.leave(ticket, now, None, None);
+        true
+    }
+
+    /// All permits that are not lost yet.
+    pub(crate) fn valid_tickets(&self) -> Vec<u64> {
+        let valid = self.held.iter().filter(|(_, held)| held.lost.is_none());
+        valid.map(|(ticket, _)| *ticket).collect()
+    }
+
+    /// One more guard of a permit that is held. `false`: there is none to share.
+    pub(crate) fn share(&mut self, ticket: u64, now: Instant) -> bool {
+        if !self.is_valid(ticket, now) {
+            return false;
+        }
+        match self.held.get_mut(&ticket) {
+            Some(held) => {
+                held.guards += 1;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// A guard is gone. The last one lets the ticket leave, and `answer` hears whether it held until then.
+    pub(crate) fn drop_guard(
+        &mut self,
+        ticket: u64,
+        now: Instant,
+        answer: Option<oneshot::Sender<bool>>,
+    ) {
+        let valid = self.is_valid(ticket, now);
+        let last = match self.held.get_mut(&ticket) {
+            Some(held) if held.guards > 1 => {
+                held.guards -= 1;
+                false
+            }
+            Some(_) => true,
+            None => false,
+        };
+        if last && let Some(deadline) = self.remove(ticket) {
+            self.leave(ticket, now, Some(deadline), answer);
+        } else if let Some(answer) = answer {
+            let _ = answer.send(valid);
+        }
+    }
+
+    /// Forgets a permit. Its deadline, if it was not lost.
+    fn remove(&mut self, ticket: u64) -> Option<Instant> {
+        let held = self.held.remove(&ticket)?;
+        if held.lost.is_some() {
+            self.lost -= 1;
+            return None;
+        }
+        self.renewals.remove(&(held.renewal(self.lease), ticket));
+        if let Some(at) = held.ending() {
+            self.endings.remove(&(at, ticket));
+        }
+        Some(held.deadline)
+    }
+
+    // --- reservations and long holds ---
+
+    /// Takes a reserved permit for good. `false`: it has gone back already.
+    pub(crate) fn claim(&mut self, ticket: u64) -> bool {
+        self.reserve_again(ticket, |_| None)
+    }
+
+    /// The reservation starts anew. `false`: it has gone back already.
+    pub(crate) fn rearm(&mut self, ticket: u64, now: Instant) -> bool {
+        self.reserve_again(ticket, |Reserved { ttl, .. }| {
+            Some(Reserved {
+                ttl,
+                until: now + ttl,
+            })
+        })
+    }
+
+    fn reserve_again(
+        &mut self,
+        ticket: u64,
+        change: impl FnOnce(Reserved) -> Option<Reserved>,
+    ) -> bool {
+        let Some(held) = self.held.get_mut(&ticket) else {
+            return false;
+        };
+        if let Some(at) = held.ending() {
+            self.endings.remove(&(at, ticket));
+        }
+        held.reserved = held.reserved.and_then(change);
+        if held.lost.is_none() {
+            self.endings.extend(held.ending().map(|at| (at, ticket)));
+        }
+        held.lost.is_none()
+    }
+
+    /// Ends what has to end by now.
+    pub(crate) fn end(&mut self, now: Instant) -> Ended {
+        let mut ended = Ended::default();
+        while let Some((at, ticket)) = self.endings.first().copied()
+            && at <= now
+        {
+            let held = self.held.get(&ticket);
+            let lapsed = held.and_then(|held| held.reserved);
+            if lapsed.is_some_and(|reserved| reserved.until <= now) {
+                // Nobody has claimed it: the guard that is still out finds nothing.
+                if let Some(deadline) = self.remove(ticket) {
+                    self.leave(ticket, now, Some(deadline), None);
+                }
+                ended.reservations += 1;
+            } else if self.lose(ticket, ErrorKind::HeldTooLong, now) {
+                ended.holds.push(ticket);
+            }
+            self.endings.remove(&(at, ticket));
+        }
+        ended
+    }
+
+    // --- leaving ---
+
+    /// Lets a ticket leave, whatever it is.
+    pub(crate) fn leave(
+        &mut self,
+        ticket: u64,
+        now: Instant,
+        held_until: Option<Instant>,
+        answer: Option<oneshot::Sender<bool>>,
+    ) {
+        let leaving = Leaving {
+            since: now,
+            said: 0,
+            held_until,
+            answer,
+        };
+        self.leaving.entry(ticket).or_insert(leaving);
+    }
+
+    pub(crate) fn is_leaving(&self, ticket: u64) -> bool {
+        self.leaving.contains_key(&ticket)
+    }
+
+    /// Calls a leave back that no call has carried yet.
+    pub(crate) fn call_back(&mut self, ticket: u64) -> bool {
+        let unsaid = self.leaving.get(&ticket).is_some_and(|l| l.said == 0);
+        unsaid && self.leaving.remove(&ticket).is_some()
+    }
+
+    /// The leaves to say in this call.
+    pub(crate) fn to_leave(&mut self, most: usize) -> Vec<u64> {
+        let leaving = self.leaving.iter_mut().take(most);
+        leaving
+            .map(|(ticket, leaving)| {
+                leaving.said += 1;
+                *ticket
+            })
+            .collect()
+    }
+
+    pub(crate) fn has_to_leave(&self) -> bool {
+        !self.leaving.is_empty()
+    }
+
+    /// A leave was answered: did the ticket hold until then?
+    pub(crate) fn left(&mut self, ticket: u64, held: bool, now: Instant) {
+        if let Some(leaving) = self.leaving.remove(&ticket)
+            && let Some(answer) = leaving.answer
+        {
+            // An earlier call, whose answer was lost, may have done it: then only our own reckoning is left.
+            let repeated = leaving.said > 1;
+            let reckoned = leaving.held_until.is_some_and(|until| now < until);
+            let _ = answer.send(held || (repeated && reckoned));
+        }
+    }
+
+    /// Forgets leaves that nobody answered for a lease: the tickets are out by themselves.
+    pub(crate) fn forget_old_leaves(&mut self, now: Instant) {
+        let lease = self.lease;
+        self.leaving
+            .retain(|_, leaving| now.saturating_duration_since(leaving.since) < lease);
+    }
+}
+
+// === impl Held ===
+
+impl Held {
+    fn renewal(&self, lease: Duration) -> Instant {
+        self.deadline - lease + lease / 3
+    }
+
+    fn ending(&self) -> Option<Instant> {
+        let reserved = self.reserved.map(|reserved| reserved.until);
+        reserved.into_iter().chain(self.ends).min()
+    }
+}

@@ -1,0 +1,227 @@
+//! Who waits here, in order of arrival, and which ticket stands in the shared queue for each.
+//!
+//! Pure: no clock, no tasks. `C` is the caller's end, which nothing here looks into.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use tokio::time::Instant;
+
+/// The local line of one name.
+#[derive(Debug)]
+pub(crate) struct Waiters<C> {
+    /// By the number of the ticket that each got when it came, so the first is the oldest.
+    line: BTreeMap<u64, Waiter<C>>,
+    /// Which waiter each ticket stands for. A grant makes two waiters swap tickets.
+    by_ticket: HashMap<u64, u64>,
+    /// The waiters whose ticket has to be named in the next call.
+    to_ask: BTreeSet<u64>,
+}
+
+#[derive(Debug)]
+struct Waiter<C> {
+    place: Place,
+    since: Instant,
+    caller: C,
+}
+
+/// One ticket's way through the shared queue.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    ticket: u64,
+    /// A call has named it, so the backend may know it.
+    sent: bool,
+    /// A call that named it was answered.
+    answered: bool,
+}
+
+/// A waiter that is out of the line.
+#[derive(Debug)]
+pub(crate) struct Departed<C> {
+    pub(crate) caller: C,
+    /// Its ticket, if the backend may know of it.
+    pub(crate) known_ticket: Option<u64>,
+}
+
+// === impl Waiters ===
+
+impl<C> Default for Waiters<C> {
+    fn default() -> Self {
+        Self {
+            line: BTreeMap::new(),
+            by_ticket: HashMap::new(),
+            to_ask: BTreeSet::new(),
+        }
+    }
+}
+
+impl<C> Waiters<C> {
+    pub(crate) fn len(&self) -> usize {
+        self.line.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.line.is_empty()
+    }
+
+    pub(crate) fn has_ticket(&self, ticket: u64) -> bool {
+        self.by_ticket.contains_key(&ticket)
+    }
+
+    /// Since when the oldest has been waiting.
+    pub(crate) fn oldest_since(&self) -> Option<Instant> {
+        self.line.values().next().map(|waiter| waiter.since)
+    }
+
+    /// The last in line. `ticket` is new, and from now on also the waiter's own number.
+    pub(crate) fn join(&mut self, ticket: u64, since: Instant, caller: C) {
+        let place = Place {
+            ticket,
+            sent: false,
+            answered: false,
+        };
+        self.by_ticket.insert(ticket, ticket);
+        self.to_ask.insert(ticket);
+        let waiter = Waiter {
+            place,
+            since,
+            caller,
+        };
+        self.line.insert(ticket, waiter);
+    }
+
+    /// A waiter gives up, and takes the ticket that stands for it along. `None` if it has left already.
+    pub(crate) fn give_up(&mut self, waiter: u64) -> Option<Departed<C>> {
+        let Waiter { place, caller, .. } = self.line.remove(&waiter)?;
+        self.by_ticket.remove(&place.ticket);
+        self.to_ask.remove(&waiter);
+        Some(Departed {
+            caller,
+            known_ticket: place.sent.then_some(place.ticket),
+        })
+    }
+
+    /// The oldest waiter goes in on a ticket that was nobody's any more. Its own ticket is no longer needed.
+    pub(crate) fn take_oldest(&mut self) -> Option<Departed<C>> {
+        let oldest = *self.line.keys().next()?;
+        self.give_up(oldest)
+    }
+
+    /// `ticket` was granted: the oldest waiter goes in on it. Whoever it stood for stands on the oldest one's ticket.
+    pub(crate) fn grant(&mut self, ticket: u64) -> Option<C> {
+        let owner = *self.by_ticket.get(&ticket)?;
+        let oldest = *self.line.keys().next()?;
+        let taken = self.line.remove(&oldest)?;
+        self.by_ticket.remove(&ticket);
+        self.to_ask.remove(&owner);
+        if owner != oldest {
+            let asks = self.to_ask.remove(&oldest);
+            if let Some(waiter) = self.line.get_mut(&owner) {
+                waiter.place = taken.place;
+                self.by_ticket.insert(taken.place.ticket, owner);
+                if asks {
+                    self.to_ask.insert(owner);
+                }
+            }
+        }
+        Some(taken.caller)
+    }
+
+    /// The tickets to name in this call, oldest waiter first.
+    pub(crate) fn ask(&mut self, most: usize) -> Vec<u64> {
+        let mut tickets = Vec::new();
+        while tickets.len() < most
+            && let Some(waiter) = self.to_ask.pop_first()
+        {
+            if let Some(waiter) = self.line.get_mut(&waiter) {
+                waiter.place.sent = true;
+                tickets.push(waiter.place.ticket);
+            }
+        }
+        tickets
+    }
+
+    pub(crate) fn has_to_ask(&self) -> bool {
+        !self.to_ask.is_empty()
+    }
+
+    /// Names a ticket (again) in the next call: it was not answered, or the answer cannot be relied on.
+    pub(crate) fn ask_again(&mut self, ticket: u64) {
+        if let Some(waiter) = self.by_ticket.get(&ticket) {
+            self.to_ask.insert(*waiter);
+        }
+    }
+
+    /// Names the tickets of the `most` oldest waiters (again).
+    pub(crate) fn ask_oldest(&mut self, most: usize) {
+        self.to_ask.extend(self.line.keys().take(most));
+    }
+
+    /// The backend has answered that `ticket` stands in the queue.
+    pub(crate) fn answered(&mut self, ticket: u64) {
+        let waiter = self.by_ticket.get(&ticket);
+        if let Some(waiter) = waiter.and_then(|waiter| self.line.get_mut(waiter)) {
+            waiter.place.answered = true;
+        }
+    }
+
+    /// Takes everybody out whom the backend has never answered.
+    pub(crate) fn take_newcomers(&mut self) -> Vec<Departed<C>> {
+        let newcomers = self.line.iter().filter(|(_, w)| !w.place.answered);
+        let newcomers: Vec<u64> = newcomers.map(|(waiter, _)| *waiter).collect();
+        newcomers
+            .into_iter()
+            .filter_map(|waiter| self.give_up(waiter))
+            .collect()
+    }
+
+    /// Takes everybody out.
+    pub(crate) fn take_all(&mut self) -> Vec<Departed<C>> {
+        std::iter::from_fn(|| self.take_oldest()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(tickets: &[u64]) -> Waiters<u64> {
+        let mut waiters = Waiters::default();
+        for ticket in tickets {
+            waiters.join(*ticket, Instant::now(), *ticket);
+        }
+        waiters
+    }
+
+    #[test]
+    fn a_grant_goes_to_the_oldest_and_the_two_swap_tickets() {
+        let mut waiters = line(&[1, 2, 3]);
+        assert_eq!(waiters.ask(8), [1, 2, 3]);
+        assert_eq!(
+            waiters.grant(3),
+            Some(1),
+            "ticket 3, yet the oldest goes in"
+        );
+        assert!(waiters.has_ticket(1) && waiters.has_ticket(2) && !waiters.has_ticket(3));
+        let third = waiters.give_up(3).expect("the third still waits");
+        assert_eq!(third.known_ticket, Some(1), "on the oldest one's ticket");
+    }
+
+    #[test]
+    fn who_gives_up_takes_his_own_ticket_out_if_anybody_knows_it() {
+        let mut waiters = line(&[1, 2]);
+        assert_eq!(waiters.ask(1), [1]);
+        assert_eq!(waiters.give_up(1).expect("waits").known_ticket, Some(1));
+        assert_eq!(waiters.give_up(2).expect("waits").known_ticket, None);
+        assert!(waiters.give_up(2).is_none(), "only once");
+    }
+
+    #[test]
+    fn newcomers_are_those_who_were_never_answered() {
+        let mut waiters = line(&[1, 2]);
+        waiters.ask(8);
+        waiters.answered(1);
+        let newcomers = waiters.take_newcomers();
+        assert_eq!(newcomers.len(), 1);
+        assert_eq!(newcomers[0].caller, 2);
+        assert_eq!(waiters.len(), 1);
+    }
+}

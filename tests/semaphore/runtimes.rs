@@ -1,0 +1,68 @@
+//! Several runtimes, one after another and side by side, and none at all.
+
+use crate::alone;
+use std::future::Future;
+use std::sync::LazyLock;
+use std::time::Duration;
+use tokio::runtime::{Builder, Runtime};
+use tower_permit::{Coordinator, ErrorKind, Memory};
+
+fn runtime() -> Runtime {
+    Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime")
+}
+
+#[test]
+fn a_coordinator_in_a_static_outlives_ten_runtimes() {
+    static PERMITS: LazyLock<Coordinator> = LazyLock::new(|| Coordinator::new(Memory::new()));
+    let semaphore = PERMITS.semaphore("static", 1).unwrap();
+    for _ in 0..10 {
+        runtime().block_on(async {
+            // The runtime ends with the permit's leave unsaid: the next one says it.
+            drop(semaphore.acquire().await.unwrap());
+        });
+    }
+}
+
+#[test]
+fn a_permit_may_be_dropped_outside_a_runtime() {
+    let (_permits, semaphore) = alone(1);
+    let permit = runtime().block_on(semaphore.acquire()).unwrap();
+    drop(permit);
+    assert!(runtime().block_on(semaphore.acquire()).is_ok());
+}
+
+#[test]
+fn without_a_runtime_there_is_an_error_and_no_panic() {
+    let (_permits, semaphore) = alone(1);
+    let waker = std::task::Waker::noop();
+    let mut acquire = std::pin::pin!(semaphore.acquire());
+    let mut cx = std::task::Context::from_waker(waker);
+    let std::task::Poll::Ready(Err(error)) = acquire.as_mut().poll(&mut cx) else {
+        panic!("an error, at once");
+    };
+    assert_eq!(error.kind(), ErrorKind::NoRuntime);
+}
+
+#[test]
+fn a_runtime_that_nobody_drives_holds_nobody_up() {
+    let (_permits, semaphore) = alone(1);
+    let idle = runtime();
+    // Its pump lives on a runtime that stands still from here on.
+    let permit = idle.block_on(semaphore.acquire()).unwrap();
+    let waiting = std::thread::spawn({
+        let semaphore = semaphore.clone();
+        move || {
+            runtime()
+                .block_on(semaphore.acquire_timeout(Duration::from_secs(20)))
+                .map(drop)
+        }
+    });
+    while semaphore.stats().waiting == 0 {
+        std::thread::yield_now();
+    }
+    drop(permit);
+    waiting.join().expect("no panic").expect("a permit");
+}

@@ -1,0 +1,317 @@
+use crate::witness::Witness;
+use crate::{alone, seen, settle};
+use std::time::Duration;
+use tokio::time::{Instant, sleep, timeout};
+use tower_permit::{Coordinator, ErrorKind, Memory};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[tokio::test(start_paused = true)]
+async fn never_more_than_the_limit_are_inside() {
+    let (_permits, semaphore) = alone(3);
+    let witness = Witness::default();
+    let tasks = (0..50).map(|n| {
+        let (semaphore, witness) = (semaphore.clone(), witness.clone());
+        tokio::spawn(async move {
+            let permit = semaphore.acquire().await.expect("a permit");
+            let inside = witness.enter();
+            sleep(Duration::from_millis(5 + n % 7)).await;
+            drop(inside);
+            drop(permit);
+        })
+    });
+    for task in tasks.collect::<Vec<_>>() {
+        task.await.expect("no panic");
+    }
+    assert_eq!(witness.peak(), 3, "full, and never over");
+    assert_eq!(semaphore.stats().granted, 50);
+}
+
+#[tokio::test(start_paused = true)]
+async fn first_in_first_out() {
+    let (_permits, semaphore) = alone(1);
+    let (order, mut seen) = tokio::sync::mpsc::unbounded_channel();
+    let held = semaphore.acquire().await.expect("a permit");
+    for n in 0..20 {
+        let (semaphore, order) = (semaphore.clone(), order.clone());
+        tokio::spawn(async move {
+            let _permit = semaphore.acquire().await.expect("a permit");
+            order.send(n).expect("the test listens");
+        });
+        settle().await;
+    }
+    drop((held, order));
+    let mut came = Vec::new();
+    while let Some(n) = seen.recv().await {
+        came.push(n);
+    }
+    assert_eq!(came, (0..20).collect::<Vec<_>>());
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_processes_share_the_limit() {
+    let memory = Memory::new();
+    let (here, there) = (Coordinator::new(memory.clone()), Coordinator::new(memory));
+    let held = here.semaphore("test", 1).unwrap().acquire().await.unwrap();
+    let other = there.semaphore("test", 1).unwrap();
+    assert_eq!(
+        other.try_acquire().await.unwrap_err().kind(),
+        ErrorKind::LimitReached
+    );
+    let waiting = tokio::spawn(async move { other.acquire().await });
+    settle().await;
+    assert_eq!(seen(&here).await, (1, 1));
+    drop(held);
+    // Told by a push: no time goes by.
+    let permit = timeout(Duration::from_millis(1), waiting).await;
+    assert!(permit.expect("at once").expect("no panic").is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn names_do_not_disturb_each_other() {
+    let permits = Coordinator::new(Memory::new());
+    let _a = permits.semaphore("a", 1).unwrap().acquire().await.unwrap();
+    let _b = permits
+        .semaphore("b", 1)
+        .unwrap()
+        .try_acquire()
+        .await
+        .unwrap();
+    assert!(
+        permits
+            .semaphore("a", 1)
+            .unwrap()
+            .try_acquire()
+            .await
+            .is_err()
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_ends_with_its_timeout_and_leaves_nothing() {
+    let (permits, semaphore) = alone(1);
+    let held = semaphore.acquire().await.unwrap();
+    let before = Instant::now();
+    let error = semaphore.acquire_timeout(3 * SECOND).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::WaitTimeout);
+    assert!(before.elapsed() < 4 * SECOND);
+    settle().await;
+    assert_eq!(seen(&permits).await, (1, 0));
+    assert_eq!(semaphore.stats().timed_out, 1);
+    drop(held);
+    assert!(semaphore.try_acquire().await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn too_many_waiting_are_refused_at_once() {
+    let (_permits, semaphore) = alone(1);
+    let semaphore = semaphore.max_waiting(2);
+    let held = semaphore.acquire().await.unwrap();
+    let waiting: Vec<_> = (0..2)
+        .map(|_| {
+            let semaphore = semaphore.clone();
+            tokio::spawn(async move { semaphore.acquire().await.map(drop) })
+        })
+        .collect();
+    settle().await;
+    let error = semaphore.acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TooManyWaiting);
+    drop(held);
+    for task in waiting {
+        task.await.unwrap().unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_permit_is_renewed_for_as_long_as_it_is_held() {
+    let (permits, semaphore) = alone(1);
+    let permit = semaphore.acquire().await.unwrap();
+    for _ in 0..100 {
+        sleep(SECOND).await;
+        assert!(permit.is_valid());
+    }
+    assert_eq!(seen(&permits).await, (1, 0));
+    assert!(
+        permit.release().await.unwrap(),
+        "still held after ten leases"
+    );
+    assert_eq!(seen(&permits).await, (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_evicted_permit_is_lost_and_its_release_says_so() {
+    let (permits, semaphore) = alone(1);
+    let permit = semaphore.acquire().await.unwrap();
+    assert!(permits.evict("test", &permit.ticket()).await.unwrap());
+    assert!(!permits.evict("test", &permit.ticket()).await.unwrap());
+    // Somebody else is in already.
+    let next = semaphore.try_acquire().await.unwrap();
+    let lost = timeout(4 * SECOND, permit.lost()).await;
+    assert_eq!(lost.expect("at the next renewal").kind(), ErrorKind::Lost);
+    assert!(!permit.is_valid());
+    assert!(!permit.release().await.unwrap());
+    assert!(next.is_valid(), "a late release frees nobody else");
+    assert_eq!(semaphore.stats().lost, 1);
+    assert_eq!(seen(&permits).await, (1, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn release_tells_the_truth_right_after_an_eviction() {
+    let (permits, semaphore) = alone(1);
+    let permit = semaphore.acquire().await.unwrap();
+    permits.evict("test", &permit.ticket()).await.unwrap();
+    assert!(!permit.release().await.unwrap());
+}
+
+#[tokio::test(start_paused = true)]
+async fn max_hold_takes_a_permit_back() {
+    let (permits, semaphore) = alone(1);
+    let semaphore = semaphore.max_hold(60 * SECOND);
+    let permit = semaphore.acquire().await.unwrap();
+    let waiting = tokio::spawn({
+        let semaphore = semaphore.clone();
+        async move { semaphore.acquire().await.map(drop) }
+    });
+    let before = Instant::now();
+    assert_eq!(permit.lost().await.kind(), ErrorKind::HeldTooLong);
+    let took = before.elapsed();
+    assert!(took >= 59 * SECOND && took <= 61 * SECOND, "{took:?}");
+    waiting.await.unwrap().unwrap();
+    drop(permit);
+    settle().await;
+    assert_eq!(seen(&permits).await, (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lowered_limit_cuts_nobody_and_lets_nobody_in_until_it_fits() {
+    let (permits, semaphore) = alone(3);
+    let mut held = Vec::new();
+    for _ in 0..3 {
+        held.push(semaphore.acquire().await.unwrap());
+    }
+    semaphore.set_limit(1).unwrap();
+    sleep(30 * SECOND).await;
+    assert!(held.iter().all(|permit| permit.is_valid()));
+    held.truncate(1);
+    settle().await;
+    assert!(semaphore.try_acquire().await.is_err());
+    held.clear();
+    settle().await;
+    assert!(semaphore.try_acquire().await.is_ok());
+    let error = semaphore.set_limit(0).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+    assert_eq!(permits.semaphore("test", 5).unwrap().limit(), 5);
+    assert_eq!(semaphore.limit(), 5, "one limit a name");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_raised_limit_lets_waiters_in() {
+    let (_permits, semaphore) = alone(1);
+    let _held = semaphore.acquire().await.unwrap();
+    let waiting = tokio::spawn({
+        let semaphore = semaphore.clone();
+        async move { semaphore.acquire().await.map(drop) }
+    });
+    settle().await;
+    semaphore.set_limit(2).unwrap();
+    let soon = timeout(Duration::from_millis(1), waiting).await;
+    soon.expect("at once").unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_second_guard_keeps_the_permit() {
+    let (permits, semaphore) = alone(1);
+    let permit = semaphore.acquire().await.unwrap();
+    let handle = permit.handle();
+    let guard = handle.keep().expect("held");
+    drop(permit);
+    settle().await;
+    assert_eq!(seen(&permits).await, (1, 0));
+    drop(guard);
+    settle().await;
+    assert_eq!(seen(&permits).await, (0, 0));
+    assert!(handle.keep().is_none(), "nothing to keep any more");
+}
+
+#[tokio::test(start_paused = true)]
+async fn more_waiters_than_fit_into_one_call() {
+    let (_permits, semaphore) = alone(300);
+    let witness = Witness::default();
+    let tasks: Vec<_> = (0..1_000)
+        .map(|_| {
+            let (semaphore, witness) = (semaphore.clone(), witness.clone());
+            tokio::spawn(async move {
+                let _permit = semaphore.acquire().await.unwrap();
+                let _inside = witness.enter();
+                sleep(15 * SECOND).await;
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    assert_eq!(witness.peak(), 300);
+    assert_eq!(semaphore.stats().lost, 0, "all were renewed");
+}
+
+#[test]
+fn bad_settings_are_refused_at_once() {
+    let permits = Coordinator::new(Memory::new());
+    let kind = |e: tower_permit::Error| e.kind();
+    let invalid = Err(ErrorKind::InvalidConfig);
+    assert_eq!(permits.semaphore("x", 0).map(drop).map_err(kind), invalid);
+    let enormous = vec![b'x'; 1 << 20];
+    assert_eq!(
+        permits.semaphore(enormous, 1).map(drop).map_err(kind),
+        invalid
+    );
+    for name in [&b""[..], b"{}", b"\xff\0\n", b"*", &[b'a'; 10_000]] {
+        assert!(permits.semaphore(name, 1).is_ok());
+    }
+    for lease in [Duration::ZERO, Duration::from_millis(999), Duration::MAX] {
+        let built = Coordinator::builder(Memory::new()).lease(lease).build();
+        assert_eq!(built.map(drop).map_err(kind), invalid, "{lease:?}");
+    }
+    for outage in [Duration::ZERO, Duration::MAX] {
+        let built = Coordinator::builder(Memory::new())
+            .outage_after(outage)
+            .build();
+        assert_eq!(built.map(drop).map_err(kind), invalid, "{outage:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn shutdown_waits_for_permits_and_refuses_newcomers() {
+    let (permits, semaphore) = alone(1);
+    let permit = semaphore.acquire().await.unwrap();
+    let shutdown = tokio::spawn({
+        let permits = permits.clone();
+        async move { permits.shutdown(30 * SECOND).await }
+    });
+    settle().await;
+    let error = semaphore.acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ShuttingDown);
+    sleep(SECOND).await;
+    assert!(!shutdown.is_finished());
+    drop(permit);
+    let ended = timeout(SECOND, shutdown).await.expect("soon").unwrap();
+    assert!(ended.is_ok());
+    assert_eq!(seen(&permits).await, (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn shutdown_takes_back_what_is_held_for_too_long() {
+    let (permits, semaphore) = alone(1);
+    let permit = semaphore.acquire().await.unwrap();
+    let waiting = tokio::spawn({
+        let semaphore = semaphore.clone();
+        async move { semaphore.acquire().await.map(drop) }
+    });
+    settle().await;
+    let error = permits.shutdown(SECOND).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::HeldTooLong);
+    assert_eq!(permit.lost().await.kind(), ErrorKind::ShuttingDown);
+    let refused = waiting.await.unwrap().unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::ShuttingDown);
+    assert_eq!(seen(&permits).await, (0, 0));
+}
