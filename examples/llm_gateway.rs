@@ -43,7 +43,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
     } else {
         println!("try: curl -N {address}/chat     and: curl {address}/status");
         let stop = async { drop(tokio::signal::ctrl_c().await) };
-        axum::serve(listener, gateway).with_graceful_shutdown(stop).await?;
+        axum::serve(listener, gateway)
+            .with_graceful_shutdown(stop)
+            .await?;
     }
     // Nothing stays held in Redis when this instance goes.
     permits.shutdown(Duration::from_secs(10)).await?;
@@ -76,10 +78,16 @@ async fn chat(State((client, model)): State<(reqwest::Client, String)>) -> Respo
 async fn status(State(permits): State<Coordinator>) -> Result<String, (StatusCode, String)> {
     let seen = permits.inspect(NAME).await;
     let seen = seen.map_err(|error| (StatusCode::SERVICE_UNAVAILABLE, error.to_string()))?;
-    let mut page = format!("{NAME}: {} of {LIMIT} in use, {} waiting\n", seen.in_use, seen.waiting);
+    let mut page = format!(
+        "{NAME}: {} of {LIMIT} in use, {} waiting\n",
+        seen.in_use, seen.waiting
+    );
     for (what, tickets) in [("holds", &seen.holders), ("waits", &seen.waiters)] {
         for ticket in tickets {
-            page += &format!("{what} {}  lease {:.1?}\n", ticket.ticket, ticket.lease_left);
+            page += &format!(
+                "{what} {}  lease {:.1?}\n",
+                ticket.ticket, ticket.lease_left
+            );
         }
     }
     Ok(page)
@@ -93,7 +101,10 @@ async fn fake_model() -> Result<String, Box<dyn Error>> {
             let word = Bytes::from(format!("data: word {n}\n\n"));
             (n < 10).then_some((Ok::<_, Infallible>(word), n + 1))
         });
-        ([("content-type", "text/event-stream")], Body::from_stream(words))
+        (
+            [("content-type", "text/event-stream")],
+            Body::from_stream(words),
+        )
     }
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let url = format!("http://{}", listener.local_addr()?);
@@ -110,16 +121,27 @@ async fn five_clients(gateway: &str) -> Result<(), Box<dyn Error>> {
             let url = format!("{gateway}/chat");
             tokio::spawn(async move {
                 let answer = reqwest::get(url).await?;
-                let (status, after) = (answer.status(), answer.headers().get("retry-after").cloned());
+                let (status, after) = (
+                    answer.status(),
+                    answer.headers().get("retry-after").cloned(),
+                );
                 let words = answer.text().await?.matches("data:").count();
                 let took = start.elapsed();
-                println!("client {n}: {status}, {words} words, after {took:.1?}, retry-after {after:?}");
+                println!(
+                    "client {n}: {status}, {words} words, after {took:.1?}, retry-after {after:?}"
+                );
                 Ok::<_, reqwest::Error>(())
             })
         })
         .collect();
     sleep(Duration::from_secs(1)).await;
-    println!("{}", reqwest::get(format!("{gateway}/status")).await?.text().await?);
+    println!(
+        "{}",
+        reqwest::get(format!("{gateway}/status"))
+            .await?
+            .text()
+            .await?
+    );
     for client in clients {
         client.await??;
     }
