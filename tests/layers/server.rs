@@ -58,7 +58,7 @@ async fn many_connections_share_one_limit() {
     for request in requests {
         assert_eq!(request.await.unwrap(), "piece\npiece\npiece\n");
     }
-    assert_eq!((witness.inside(), witness.most()), (0, 4));
+    assert_eq!((witness.inside(), witness.peak()), (0, 4));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
