@@ -46,9 +46,12 @@ pub(crate) struct Settings {
     pub(crate) retry_after: Duration,
 }
 
-/// A granted permit goes back unless somebody polls the wait within this time: what nobody polls must hold nothing, but
-/// a busy runtime must not lose its turn either.
+/// A permit granted to a request on its way goes back unless its future is polled within this time: what nobody polls
+/// must hold nothing, but a busy runtime must not lose its turn either.
 const CLAIM_WITHIN: Duration = Duration::from_secs(1);
+
+/// With less a reservation could lapse each time before `poll_ready` hears of it, and would never be had.
+pub(crate) const LEAST_RESERVATION: Duration = Duration::from_millis(10);
 
 // === impl OnLost ===
 
@@ -83,14 +86,23 @@ impl Settings {
         self.on_unavailable == OnUnavailable::Allow && error.kind() == ErrorKind::Unavailable
     }
 
-    /// How a request of this layer waits, in `poll_ready` or in its own future.
-    pub(crate) fn wait(&self) -> Wait {
+    /// How `poll_ready` waits: what it obtains is a reservation until `call` claims it.
+    pub(crate) fn reservation(&self) -> Wait {
+        self.wait(self.reservation_ttl)
+    }
+
+    /// How a request that is on its way waits, in its own future.
+    pub(crate) fn request(&self) -> Wait {
+        self.wait(CLAIM_WITHIN)
+    }
+
+    fn wait(&self, reserve: Duration) -> Wait {
         Wait {
             queue: self.queue,
             timeout: Some(self.wait_timeout),
             max_waiting: self.max_waiting,
             max_hold: Some(self.max_hold),
-            reserve: Some(CLAIM_WITHIN),
+            reserve: Some(reserve),
         }
     }
 }

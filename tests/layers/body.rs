@@ -7,7 +7,7 @@ use http::{HeaderMap, Request, Response};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::{BodyExt, Empty, Full, StreamBody};
 use std::convert::Infallible;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_permit::layers::{HoldPermit, PermitBody, ResponsePermit};
 use tower_permit::{
@@ -15,7 +15,7 @@ use tower_permit::{
 };
 
 /// The response of one request through a limit of one.
-async fn limited<B>(layer: LimitLayer, body: B) -> Response<PermitBody<B>>
+async fn limited<B>(layer: LimitLayer, body: B) -> Response<Pin<Box<PermitBody<B>>>>
 where
     B: Body + Send + 'static,
 {
@@ -24,7 +24,8 @@ where
         let mut body = body.lock().expect("lock");
         body.take().expect("one request")
     }));
-    service.oneshot(Request::new(())).await.unwrap()
+    let response = service.oneshot(Request::new(())).await.unwrap();
+    response.map(Box::pin)
 }
 
 fn limit() -> (Semaphore, LimitLayer) {

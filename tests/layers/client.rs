@@ -59,10 +59,12 @@ async fn a_streamed_response_holds_until_its_end() {
     assert!(timeout(millis(100), acquire.as_mut()).await.is_err());
     go.send(true).unwrap();
     assert_eq!(response.text().await.unwrap(), "piece\n");
-    timeout(secs(10), acquire)
-        .await
-        .expect("given back")
-        .unwrap();
+    drop(
+        timeout(secs(10), acquire)
+            .await
+            .expect("given back")
+            .unwrap(),
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -73,7 +75,7 @@ async fn a_response_dropped_unread_gives_back() {
     let response = service.oneshot(request(address, "/slow")).await.unwrap();
     drop(response);
     let permit = timeout(secs(10), semaphore.acquire()).await;
-    permit.expect("given back").unwrap();
+    drop(permit.expect("given back").unwrap());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

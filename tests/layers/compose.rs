@@ -50,6 +50,21 @@ async fn load_shed_wants_the_reject_mode() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn load_shed_over_a_limit_that_waits_sheds_all() {
+    let layer = LimitLayer::new(semaphore(5)).release_at_response();
+    let mut service = ServiceBuilder::new()
+        .load_shed()
+        .layer(layer)
+        .service(echo());
+    let error = service.ready().await.unwrap().call("hello").await;
+    assert!(
+        error
+            .unwrap_err()
+            .is::<tower::load_shed::error::Overloaded>()
+    );
+}
+
+#[tokio::test(start_paused = true)]
 async fn steer_does_not_starve_those_it_does_not_choose() {
     let semaphore = semaphore(2);
     let layer = LimitLayer::new(semaphore.clone()).release_at_response();
@@ -101,7 +116,7 @@ async fn call_all_keeps_the_limit() {
         .await
         .unwrap();
     assert_eq!(answers, Vec::from_iter(0..20));
-    assert_eq!(witness.most(), 3);
+    assert_eq!(witness.peak(), 3);
 }
 
 #[derive(Clone)]
@@ -145,7 +160,7 @@ async fn each_attempt_of_a_retry_takes_a_permit_of_its_own() {
 async fn a_timeout_outside_gives_up_the_place() {
     let semaphore = semaphore(1);
     let held = semaphore.acquire().await.unwrap();
-    let service = ServiceBuilder::new()
+    let mut service = ServiceBuilder::new()
         .timeout(secs(1))
         .layer(LimitLayer::new(semaphore.clone()).release_at_response())
         .service(service_fn(|()| async {
@@ -153,7 +168,6 @@ async fn a_timeout_outside_gives_up_the_place() {
             Ok::<_, Infallible>(())
         }));
     // The wait is in `poll_ready`, which `Timeout` does not bound; without it all is in the future.
-    let mut service = service;
     let error = service.call(()).await.unwrap_err();
     assert!(error.is::<tower::timeout::error::Elapsed>());
     drop(held);
@@ -182,6 +196,6 @@ async fn two_limits_in_a_row() {
     for task in tasks {
         task.await.unwrap().unwrap();
     }
-    assert_eq!(witness.most(), 1);
+    assert_eq!(witness.peak(), 1);
     assert!(is_free(&outer).await && is_free(&inner).await);
 }

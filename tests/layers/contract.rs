@@ -55,7 +55,7 @@ fn layer_of<S>(inner: S) -> DistributedConcurrencyLimit<S> {
 /// The clauses, for a service of any shape over a limit of one.
 async fn keeps_the_contract<S, B>(name: &str, mut service: S)
 where
-    S: Service<Request<()>, Response = Response<B>> + Clone,
+    S: Service<Request<()>, Response = Response<B>> + Clone + Send + Sync + 'static,
     S::Error: std::fmt::Debug,
 {
     let request = || Request::new(());

@@ -158,7 +158,7 @@ async fn call_while_poll_ready_waits_keeps_the_place_in_the_queue() {
     settle().await;
     drop(held);
     assert_eq!(response.end().await.unwrap(), "hello");
-    behind.end().await.unwrap();
+    drop(behind.end().await.unwrap());
 }
 
 #[tokio::test(start_paused = true)]

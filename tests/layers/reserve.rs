@@ -244,5 +244,19 @@ async fn the_limit_holds_over_many_tasks() {
     for task in tasks {
         task.await.unwrap();
     }
-    assert_eq!((witness.inside(), witness.most()), (0, 5));
+    assert_eq!((witness.inside(), witness.peak()), (0, 5));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_wakes_who_polled_last() {
+    let (mut s1, _handle) = limited(1);
+    let mut s2 = s1.clone();
+    ready(&mut s1).await.unwrap();
+    let ((before, old), (after, new)) = (Wakes::new(), Wakes::new());
+    assert!(s2.poll_ready(&mut Context::from_waker(&old)).is_pending());
+    settle().await;
+    assert!(s2.poll_ready(&mut Context::from_waker(&new)).is_pending());
+    drop(s1);
+    settle().await;
+    assert_eq!((before.count(), after.count()), (0, 1));
 }

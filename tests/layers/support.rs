@@ -1,5 +1,6 @@
-//! What the tests share: semaphores, a witness, wakers that count, and inner services under control.
+//! What the tests share: semaphores, wakers that count, and inner services under control.
 
+pub(crate) use crate::witness::Witness;
 use bytes::Bytes;
 use futures_util::task::noop_waker;
 use http_body::{Body, Frame, SizeHint};
@@ -86,36 +87,6 @@ impl Wakes {
 impl Wake for Wakes {
     fn wake(self: Arc<Self>) {
         self.0.fetch_add(1, Ordering::SeqCst);
-    }
-}
-
-/// Counts who is inside, and remembers the most there ever were.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Witness(Arc<(AtomicUsize, AtomicUsize)>);
-
-/// Somebody inside.
-#[derive(Debug)]
-pub(crate) struct Inside(Witness);
-
-impl Witness {
-    pub(crate) fn enter(&self) -> Inside {
-        let inside = self.0.0.fetch_add(1, Ordering::SeqCst) + 1;
-        self.0.1.fetch_max(inside, Ordering::SeqCst);
-        Inside(self.clone())
-    }
-
-    pub(crate) fn inside(&self) -> usize {
-        self.0.0.load(Ordering::SeqCst)
-    }
-
-    pub(crate) fn most(&self) -> usize {
-        self.0.1.load(Ordering::SeqCst)
-    }
-}
-
-impl Drop for Inside {
-    fn drop(&mut self) {
-        self.0.0.0.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
