@@ -68,6 +68,21 @@ impl Memory {
     pub fn new() -> Self {
         Self::default()
     }
+
+    /// For tests: as if the store had been flushed.
+    #[cfg(test)]
+    pub(super) fn lose_everything(&self) {
+        let mut store = self.shared.store();
+        for queue in std::mem::take(&mut store.checks).into_values() {
+            store.forget(&queue);
+        }
+    }
+
+    /// For tests: how many names are stored.
+    #[cfg(test)]
+    pub(super) fn names(&self) -> usize {
+        self.shared.store().rooms.len()
+    }
 }
 
 impl fmt::Debug for Memory {

@@ -25,15 +25,14 @@ pub(crate) const MOST_TICKETS: usize = 256;
 /// [`Coordinator::new`](crate::Coordinator::new).
 ///
 /// Sealed: the contract behind it is private while this crate is at 0.x.
+#[allow(private_bounds)] // that is what seals it
 pub trait Backend: sealed::Open {}
 
 pub(crate) mod sealed {
     use super::*;
 
-    pub trait Open {
+    pub(crate) trait Open {
         /// Makes the session of one node. Neither connects nor spawns: that happens at the first call.
-        #[doc(hidden)]
-        #[allow(private_interfaces)]
         fn open(self, node: Node, events: Events) -> Arc<dyn Session>;
     }
 }
