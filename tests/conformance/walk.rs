@@ -31,6 +31,9 @@ struct Gate {
     next_ticket: u64,
     /// Entered, not granted yet.
     wants: BTreeSet<u64>,
+    /// Those of them that the backend may have granted and forgotten unseen, since a lease ran out between two
+    /// answers. A push that comes now may tell of that former life, so it proves nothing.
+    doubtful: BTreeSet<u64>,
     /// Granted, with the local deadline.
     holds: BTreeMap<u64, Instant>,
     /// To be taken out, until that is answered.
@@ -291,6 +294,7 @@ impl Gate {
             peer,
             next_ticket: 0,
             wants: BTreeSet::new(),
+            doubtful: BTreeSet::new(),
             holds: BTreeMap::new(),
             leaving: BTreeSet::new(),
             answered: None,
@@ -311,6 +315,9 @@ impl Gate {
 
     /// A grant that was pushed is valid for one lease from the last answered call, which may have passed.
     fn pushed(&mut self, grant: Grant) {
+        if self.doubtful.contains(&grant.ticket) {
+            return;
+        }
         if self.wants.remove(&grant.ticket) {
             let now = Instant::now();
             let until = self.answered.map_or(now, |sent| sent + self.peer.lease);
@@ -323,7 +330,11 @@ impl Gate {
     fn hear(&mut self, say: &Say, outcome: &Outcome, sent: Instant) -> Result<(), String> {
         let now = Instant::now();
         let until = sent + self.peer.lease;
-        self.answered = Some(sent);
+        let last = self.answered.replace(sent);
+        self.doubtful.retain(|ticket| self.wants.contains(ticket));
+        if last.is_some_and(|last| now - last >= self.peer.lease) {
+            self.doubtful.extend(&self.wants);
+        }
         for ticket in &say.leave {
             self.leaving.remove(ticket);
         }
