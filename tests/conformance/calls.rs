@@ -49,7 +49,9 @@ pub(super) async fn rule_02_the_same_number_is_answered_again<R: Rig>(rig: &R) {
     }
 }
 
-pub(super) async fn rule_02_the_same_number_is_carried_out_again_after_everything_ran_out<R: Rig>(
+pub(super) async fn rule_02_the_same_number_is_carried_out_again_after_everything_ran_out<
+    R: Rig,
+>(
     rig: &R,
 ) {
     let (mut a, mut b) = (rig.peer(1), rig.peer(1));
@@ -102,7 +104,11 @@ pub(super) async fn rule_02_keep_never_creates<R: Rig>(rig: &R) {
     assert_eq!(letters(&outcome.kept), "GG");
     assert_eq!((outcome.in_use, outcome.waiting), (0, 0));
     b.must_enter(1).await;
-    assert_eq!(a.keep([1]).await, "G", "another node's ticket of this number is not it");
+    assert_eq!(
+        a.keep([1]).await,
+        "G",
+        "another node's ticket of this number is not it"
+    );
     b.leave([1]).await;
     assert_eq!(b.keep([1]).await, "G");
     assert_eq!(b.counts().await, (0, 0));
@@ -154,7 +160,11 @@ pub(super) async fn rule_09_a_leave_wins_for_as_long_as_the_node_is_remembered<R
     tokio::time::sleep(R::LEASE / 2).await;
     let late = a.send(2, enter([1])).await;
     if Instant::now() < left + R::LEASE {
-        assert_eq!(late, Reply::Stale, "nobody is there, but the node is remembered");
+        assert_eq!(
+            late,
+            Reply::Stale,
+            "nobody is there, but the node is remembered"
+        );
     }
     // What others say does not make it forgotten sooner.
     let _ = a.send(4, leave([1])).await;

@@ -89,7 +89,11 @@ pub(super) async fn rule_05_a_dead_holder_goes_one_lease_after_its_last_word<R: 
     pass(rig, R::LEASE * 3 / 2, &mut [&mut a, &mut b]).await;
     let word = a.last_word.0;
     let entered = b.enters_within(1, R::LEASE * 2).await;
-    assert!(entered >= word + R::LEASE, "{:?} too early", word + R::LEASE - entered);
+    assert!(
+        entered >= word + R::LEASE,
+        "{:?} too early",
+        word + R::LEASE - entered
+    );
     if R::VIRTUAL {
         assert!(entered < word + R::LEASE * 11 / 10);
     }

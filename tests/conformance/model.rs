@@ -41,13 +41,21 @@ pub(super) async fn rule_03_it_does_what_a_plain_queue_does<R: Rig>(rig: &R) {
             }
             for &(_, ticket) in model.waits.iter().filter(|(node, _)| *node == at) {
                 let leaves = random.random_range(0..8) == 0;
-                let list = if leaves { &mut say.leave } else { &mut say.enter };
+                let list = if leaves {
+                    &mut say.leave
+                } else {
+                    &mut say.enter
+                };
                 list.push(ticket);
             }
             for _ in 0..random.random_range(0..3) {
                 next += 1;
                 let tries = random.random_range(0..3) == 0;
-                let list = if tries { &mut say.try_enter } else { &mut say.enter };
+                let list = if tries {
+                    &mut say.try_enter
+                } else {
+                    &mut say.enter
+                };
                 list.push(next);
             }
             let expected = model.exchange(at, &limits, &say);
@@ -60,7 +68,10 @@ pub(super) async fn rule_03_it_does_what_a_plain_queue_does<R: Rig>(rig: &R) {
                 tickets(&outcome.granted),
                 (outcome.in_use, outcome.waiting),
             );
-            assert_eq!(got, expected, "seed {seed}, step {step}: {say:?}, now {model:?}");
+            assert_eq!(
+                got, expected,
+                "seed {seed}, step {step}: {say:?}, now {model:?}"
+            );
         }
     }
 }

@@ -47,7 +47,11 @@ pub(super) async fn rule_01_lowering_a_limit_evicts_nobody<R: Rig>(rig: &R) {
     a.limit = 1;
     assert_eq!(a.keep([1, 2, 3]).await, "HHH");
     assert_eq!(a.enter([4]).await, "W");
-    assert_eq!(a.enter([1, 2, 3]).await, "HHH", "a held one is not let in anew");
+    assert_eq!(
+        a.enter([1, 2, 3]).await,
+        "HHH",
+        "a held one is not let in anew"
+    );
     assert_eq!(a.leave([1, 2]).await, [true, true]);
     assert_eq!(a.enter([4]).await, "W", "one is still in");
     assert_eq!(tickets(&a.say(nothing().leave([3])).await.granted), [4]);
@@ -82,7 +86,16 @@ pub(super) async fn rule_01_a_whole_batch_of_256<R: Rig>(rig: &R) {
 }
 
 pub(super) async fn rule_01_names_have_nothing_to_do_with_each_other<R: Rig>(rig: &R) {
-    let names = ["name:queue", "name:meta", "", "{name}", "na}me{", "*", "a b", "ü"];
+    let names = [
+        "name:queue",
+        "name:meta",
+        "",
+        "{name}",
+        "na}me{",
+        "*",
+        "a b",
+        "ü",
+    ];
     rig.peer(1).must_enter(1).await;
     for name in names {
         let mut a = rig.peer(1).about(queue(name));
@@ -93,7 +106,16 @@ pub(super) async fn rule_01_names_have_nothing_to_do_with_each_other<R: Rig>(rig
 
 pub(super) async fn rule_03_first_in_first_out_over_all_nodes<R: Rig>(rig: &R) {
     let mut peers = [rig.peer(1), rig.peer(1), rig.peer(1)];
-    let order = [(0, 1), (1, 1), (2, 1), (1, 2), (0, 2), (2, 2), (1, 3), (0, 3)];
+    let order = [
+        (0, 1),
+        (1, 1),
+        (2, 1),
+        (1, 2),
+        (0, 2),
+        (2, 2),
+        (1, 3),
+        (0, 3),
+    ];
     for (peer, ticket) in order {
         peers[peer].enter([ticket]).await;
     }

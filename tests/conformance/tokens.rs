@@ -21,10 +21,16 @@ pub(super) async fn rule_08_tokens_increase<R: Rig>(rig: &R) {
         assert_eq!(b.enter([ticket]).await, "W");
         a.leave([ticket - 1]).await;
         let granted = token(&mut b, ticket).await;
-        assert!(granted > last, "granted from the queue: {granted} after {last}");
+        assert!(
+            granted > last,
+            "granted from the queue: {granted} after {last}"
+        );
         b.leave([ticket]).await;
         let entered = a.must_enter(ticket).await;
-        assert!(entered > granted, "let in at once: {entered} after {granted}");
+        assert!(
+            entered > granted,
+            "let in at once: {entered} after {granted}"
+        );
         a.leave([ticket]).await;
         let State::Held { token: tried } = a.say(super::peer::try_enter([ticket])).await.tried[0]
         else {

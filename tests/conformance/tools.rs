@@ -11,7 +11,11 @@ pub(super) async fn evict_takes_out_a_holder_and_grants_the_next<R: Rig>(rig: &R
     a.must_enter(1).await;
     assert_eq!(b.enter([1]).await, "W");
     assert!(operator.evict(a.node.ticket(1)).await);
-    assert_eq!(operator.counts().await, (1, 0), "granted by the very eviction");
+    assert_eq!(
+        operator.counts().await,
+        (1, 0),
+        "granted by the very eviction"
+    );
     assert!(operator.shows(b.node.ticket(1)).await);
     if R::VIRTUAL {
         // Elsewhere the push channel may not be ready so soon.
@@ -72,7 +76,10 @@ pub(super) async fn inspect_shows_who_holds_and_who_waits<R: Rig>(rig: &R) {
     assert_eq!(shown.holders[1].node, a.node.as_str());
     for info in shown.holders.iter().chain(&shown.waiters) {
         let lease = if info.node == a.node.as_str() { 3 } else { 1 } * R::LEASE;
-        assert!(info.lease_left <= lease && info.lease_left > lease / 4, "{info:?}");
+        assert!(
+            info.lease_left <= lease && info.lease_left > lease / 4,
+            "{info:?}"
+        );
     }
 }
 

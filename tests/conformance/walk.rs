@@ -108,7 +108,8 @@ impl World {
     }
 
     fn tell(&mut self, node: usize, what: impl FnOnce() -> String) {
-        self.story.push(format!("{:?} node {node}: {}", Instant::now(), what()));
+        self.story
+            .push(format!("{:?} node {node}: {}", Instant::now(), what()));
         if self.story.len() > 60 {
             self.story.remove(0);
         }
@@ -229,7 +230,9 @@ impl World {
     /// Makes a call and takes its answer seriously.
     async fn answer(&mut self, node: usize, number: u64, say: Say, sent: Instant) {
         let Reply::Done(outcome) = self.nodes[node].peer.send(number, say.clone()).await else {
-            self.fail(&format!("node {node}: call {number} is the newest, yet stale"));
+            self.fail(&format!(
+                "node {node}: call {number} is the newest, yet stale"
+            ));
         };
         self.tell(node, || format!("answer {number}: {outcome:?}"));
         if let Err(wrong) = self.nodes[node].hear(&say, &outcome, sent) {
@@ -246,7 +249,9 @@ impl World {
         let most = usize::try_from(most.unwrap_or(0)).expect("a small number");
         if all > most {
             let holds: Vec<_> = self.nodes.iter().map(|gate| &gate.holds).collect();
-            self.fail(&format!("{all} permits where {most} are allowed: {holds:?}"));
+            self.fail(&format!(
+                "{all} permits where {most} are allowed: {holds:?}"
+            ));
         }
     }
 

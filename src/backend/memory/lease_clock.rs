@@ -52,7 +52,10 @@ impl LeaseClock {
         };
 
         let ended = self.grace.take_if(|grace| grace.end <= self.now);
-        if ended.as_ref().is_some_and(|grace| grace.due < self.last_gap) {
+        if ended
+            .as_ref()
+            .is_some_and(|grace| grace.due < self.last_gap)
+        {
             self.grace = Some(Grace::after(self.last_gap, leases));
         }
         if passed > leases.shortest / 2 {
