@@ -319,10 +319,6 @@ impl Tickets {
         self.leaving.entry(ticket).or_insert(leaving);
     }
 
-    pub(crate) fn is_leaving(&self, ticket: u64) -> bool {
-        self.leaving.contains_key(&ticket)
-    }
-
     /// Calls a leave back that no call has carried yet.
     pub(crate) fn call_back(&mut self, ticket: u64) -> bool {
         let unsaid = self.leaving.get(&ticket).is_some_and(|l| l.said == 0);

@@ -40,7 +40,7 @@ impl Peer {
             let _ = sender.send(event);
         });
         Self {
-            session: sealed::Open::open(backend, node.clone(), sink),
+            session: Open::open(backend, node.clone(), sink),
             events,
             node,
             number: AtomicU64::new(1),
