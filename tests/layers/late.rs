@@ -97,7 +97,45 @@ async fn a_future_that_nobody_polls_holds_nothing_for_long() {
     settle().await;
     drop(held);
     tokio::time::sleep(secs(2)).await;
+    let held = semaphore.acquire().await.unwrap();
+    // Its turn went by: it does not run on the permit that it was granted once.
+    assert!(futures_util::poll!(response.as_mut()).is_pending());
+    settle().await;
+    assert!(futures_util::poll!(response.as_mut()).is_pending());
+    assert_eq!(service.get_ref().control.calls(), 0);
+    drop(held);
+    assert_eq!(response.await.unwrap(), "hello");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_service_that_was_made_ready_is_the_one_that_is_called() {
+    // Its readiness is a permit of its own: a clone would wait for it for ever.
+    let inner = tower::limit::ConcurrencyLimit::new(echo(), 1);
+    let mut service = LimitLayer::new(semaphore(1))
+        .release_at_response()
+        .layer(inner);
+    ready(&mut service).await.unwrap();
+    tokio::time::sleep(secs(5)).await;
+    let late = tokio::time::timeout(secs(60), service.call("late")).await;
+    assert_eq!(late.expect("no deadlock").unwrap(), "late");
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_place_in_the_queue_in_the_future_while_the_inner_service_is_not_ready() {
+    let semaphore = semaphore(1);
+    let mut service = LimitLayer::new(semaphore.clone())
+        .release_at_response()
+        .layer(echo());
+    let control = service.get_ref().control.clone();
+    let held = semaphore.acquire().await.unwrap();
+    let mut response = Box::pin(service.call("hello"));
+    assert!(futures_util::poll!(response.as_mut()).is_pending());
+    settle().await;
+    control.busy(true);
+    assert!(futures_util::poll!(response.as_mut()).is_pending());
+    drop(held);
     assert!(is_free(&semaphore).await);
+    control.busy(false);
     assert_eq!(response.await.unwrap(), "hello");
 }
 
