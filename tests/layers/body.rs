@@ -4,7 +4,7 @@ use crate::support::*;
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use http::{HeaderMap, Request, Response};
-use http_body::{Body, Frame, SizeHint};
+use http_body::{Body, Frame};
 use http_body_util::{BodyExt, Empty, Full, StreamBody};
 use std::convert::Infallible;
 use std::pin::{Pin, pin};
@@ -167,9 +167,7 @@ async fn hints_are_the_inner_bodys() {
 
     let (_, layer) = limit();
     let (feed, mut body) = fed();
-    body.hint = SizeHint::new();
-    body.hint.set_lower(3);
-    body.hint.set_upper(9);
+    body.hint = (3, Some(9));
     let mut response = limited(layer, body).await;
     let hint = response.body().size_hint();
     assert_eq!((hint.lower(), hint.upper()), (3, Some(9)));

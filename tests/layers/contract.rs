@@ -6,6 +6,7 @@ use http::{Request, Response};
 use http_body_util::Full;
 use std::marker::PhantomData;
 use std::task::Poll;
+use std::time::Duration;
 use tower::{Layer, Service, ServiceExt};
 use tower_permit::layers::limit::ResponseFuture;
 use tower_permit::layers::{PermitBody, RejectionBody, ResponsePermit};
@@ -33,7 +34,7 @@ fn auto_traits() {
     let inner = bodies(|| Full::new(Bytes::new()));
     let mut service = layer.clone().reject_with_response().layer(inner.clone());
     is_future(service.call(Request::new(())));
-    let _: ResponseFuture<_, _, _, _> = service.call(Request::new(()));
+    drop::<ResponseFuture<_, _, _, _>>(service.call(Request::new(())));
     is_service(layer.layer(tower::service_fn(|_: ()| async { Ok::<_, Boom>(()) })));
 }
 
@@ -131,4 +132,18 @@ async fn every_shape_keeps_the_contract() {
         )
         .await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn never_may_be_written_as_the_longest_duration() {
+    let mut service = LimitLayer::new(semaphore(1))
+        .wait_timeout(Duration::MAX)
+        .max_hold(Duration::MAX)
+        .reservation_ttl(Duration::MAX)
+        .release_at_response()
+        .layer(echo());
+    ready(&mut service).await.unwrap();
+    tokio::time::sleep(secs(3600)).await;
+    assert_eq!(service.call("hello").await.unwrap(), "hello");
+    assert_eq!(service.call("not ready").await.unwrap(), "not ready");
 }

@@ -210,7 +210,8 @@ pub(crate) fn bodies<B: Body + Send + 'static>(
 #[derive(Debug)]
 pub(crate) struct Fed {
     frames: mpsc::UnboundedReceiver<Result<Frame<Bytes>, Boom>>,
-    pub(crate) hint: SizeHint,
+    /// Its length: at least, at most.
+    pub(crate) hint: (u64, Option<u64>),
     /// Says the end together with the last frame.
     ends: Arc<AtomicBool>,
 }
@@ -231,7 +232,7 @@ pub(crate) fn fed() -> (Feed, Fed) {
         },
         Fed {
             frames,
-            hint: SizeHint::default(),
+            hint: (0, None),
             ends,
         },
     )
@@ -268,6 +269,11 @@ impl Body for Fed {
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.hint.clone()
+        let mut hint = SizeHint::new();
+        hint.set_lower(self.hint.0);
+        if let Some(upper) = self.hint.1 {
+            hint.set_upper(upper);
+        }
+        hint
     }
 }

@@ -14,7 +14,8 @@ use tower_layer::Layer;
 /// [module](self::super) for the guide.
 ///
 /// Making a layer or wrapping a service neither connects nor spawns anything, and every service that comes of this
-/// layer, its clones, or another layer over the same semaphore counts against the one limit.
+/// layer, its clones, or another layer over the same semaphore counts against the one limit. What is set here, or left
+/// at its default, holds for the layer's requests in place of the semaphore's own `max_waiting` and `max_hold`.
 ///
 /// ```
 /// use std::time::Duration;
