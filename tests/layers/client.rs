@@ -122,7 +122,7 @@ async fn a_refusal_and_an_error_of_the_client_are_told_apart() {
 async fn held_for_too_long_the_read_fails() {
     let (address, _go) = upstream().await;
     let service = LimitLayer::new(semaphore(1))
-        .max_hold(millis(300))
+        .max_hold(secs(1))
         .layer(reqwest::Client::new());
     let response = service.oneshot(request(address, "/slow")).await.unwrap();
     let error = timeout(secs(10), response.text())
