@@ -895,6 +895,85 @@ async fn an_attempt_to_connect_has_an_end() {
     server.resume();
 }
 
+#[tokio::test]
+async fn sockets_databases_and_full_houses() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("redis.sock");
+    let socket = socket.to_str().unwrap();
+    let server = RedisServer::start_with(&["--unixsocket", socket]);
+    let (a, mut b) = (
+        Peer::new(&format!("redis+unix://{socket}?db=3")),
+        Peer::new(&format!("{}/3", server.url())),
+    );
+    a.enter(&[1]).await;
+    assert_eq!(b.enter(&[1]).await.entered, WAITING);
+    a.leave(&[1]).await;
+    assert_eq!(b.granted().await.ticket, 1);
+    assert_eq!(server.command(&["DBSIZE"]).int(), 0);
+    a.session.check().await.unwrap();
+
+    let none = Peer::new(&format!("{}/99", server.url()));
+    let error = none.try_to_enter(&[1]).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Incompatible, "{error}");
+    server.command(&["CONFIG", "SET", "maxclients", "2"]);
+    let late = Peer::new(&server.url());
+    let error = late.try_to_enter(&[1]).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+}
+
+/// Many names at once, while connections are cut and scripts forgotten.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn goes_on_while_connections_are_cut() {
+    let server = RedisServer::start();
+    let a = Arc::new(Peer::new(&server.url()));
+    let tasks: Vec<_> = (0..16)
+        .map(|name: u32| {
+            let a = a.clone();
+            tokio::spawn(async move {
+                let queue = Queue::limit(format!("n{name}").as_bytes()).unwrap();
+                let (end, mut done, mut failed) = (Instant::now() + Duration::from_secs(1), 0, 0);
+                while Instant::now() < end {
+                    let (queue, ticket) = (queue.clone(), vec![done]);
+                    let call = if done % 2 == 0 {
+                        Call {
+                            queue,
+                            enter: ticket,
+                            ..a.call()
+                        }
+                    } else {
+                        Call {
+                            queue,
+                            leave: vec![done - 1],
+                            ..a.call()
+                        }
+                    };
+                    match a.say(call).await {
+                        Ok(_) => done += 1,
+                        Err(error) => {
+                            assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+                            failed += 1;
+                            sleep(Duration::from_millis(5)).await;
+                        }
+                    }
+                }
+                (done, failed)
+            })
+        })
+        .collect();
+    for _ in 0..20 {
+        sleep(Duration::from_millis(50)).await;
+        server.command(&["SCRIPT", "FLUSH"]);
+        server.command(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+    }
+    for task in tasks {
+        let (done, failed) = task.await.unwrap();
+        assert!(
+            done > 100 && failed < done / 10,
+            "{done} done, {failed} failed"
+        );
+    }
+}
+
 #[test]
 fn ten_runtimes_one_after_another() {
     let server = RedisServer::start();
