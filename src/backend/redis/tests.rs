@@ -3,6 +3,8 @@
 #[path = "../../../tests/support/mod.rs"]
 mod support;
 
+mod clock;
+
 use super::*;
 use crate::backend::{Event, Grant};
 use redis::aio::MultiplexedConnection;
@@ -565,7 +567,7 @@ async fn random_calls_match_a_plain_queue() {
             limits[who] = rand::random_range(1..5);
         }
         peers[who].limit = limits[who];
-        let mut pick = |most: usize| -> Vec<u64> {
+        let pick = |most: usize| -> Vec<u64> {
             let count = rand::random_range(0..=most);
             (0..count)
                 .map(|_| rand::random_range(0..12))
