@@ -235,6 +235,55 @@ fn gap_after_gap_keeps_no_dead_holder_alive() {
     assert!(stage.time - start >= 10_000);
 }
 
+#[test]
+fn a_second_stall_gets_its_own_pause() {
+    let mut stage = Stage::new();
+    let (mut a, mut b) = (Actor::new(10_000, 1), Actor::new(1_000, 1));
+    stage.say(&mut a, &[], &[], &[1]);
+    stage.say(&mut b, &[], &[], &[1]);
+    for (stall, spoken) in [(6_000, false), (4_500, false), (500, true)] {
+        stage.time += stall;
+        assert!(!holds(&stage.say(&mut b, &[], &[], &[1]).entered));
+        if spoken {
+            assert!(holds(&stage.say(&mut a, &[], &[1], &[]).kept));
+        }
+    }
+    // Had it not spoken, it would have gone at the end of that pause.
+    for _ in 0..45 {
+        stage.time += 400;
+        if holds(&stage.say(&mut b, &[], &[], &[1]).entered) {
+            return;
+        }
+    }
+    panic!("a dead holder stays");
+}
+
+#[test]
+fn a_stall_takes_nobodys_place() {
+    let mut stage = Stage::new();
+    let mut actors: Vec<Actor> = (0..3).map(|_| Actor::new(9_000, 1)).collect();
+    for actor in &mut actors {
+        stage.say(actor, &[], &[], &[1]);
+    }
+    stage.time += 20_000;
+    let [a, b, c] = &mut actors[..] else {
+        unreachable!()
+    };
+    assert_eq!(stage.say(c, &[], &[], &[1]).waiting, 2);
+    stage.time += 100;
+    assert_eq!(stage.say(b, &[], &[], &[1]).waiting, 2);
+    stage.say(a, &[1], &[], &[]);
+    assert!(holds(&stage.say(b, &[], &[1], &[]).kept));
+    // Who does not speak is passed over for now, and has lost nothing when he does.
+    stage.time += 20_000;
+    assert!(holds(&stage.say(b, &[], &[1], &[]).kept));
+    stage.say(a, &[], &[], &[2]);
+    let next = stage.say(b, &[1], &[], &[]);
+    assert_eq!((next.in_use, next.waiting), (1, 1));
+    assert_eq!(stage.say(a, &[2], &[], &[]).left, vec![true]);
+    assert!(holds(&stage.say(c, &[], &[], &[1]).entered));
+}
+
 /// Processes come, hold, wait, stall together with the server, and die, over hours of a clock that steps.
 #[test]
 fn whoever_lives_keeps_what_it_has() {
