@@ -13,6 +13,8 @@ mod permit;
 mod semaphore;
 
 pub use backend::memory::Memory;
+#[cfg(feature = "redis")]
+pub use backend::redis::Redis;
 pub use backend::{Backend, Inspection, Promises, TicketInfo};
 pub use error::{BoxError, Error, ErrorKind};
 pub use permit::{Permit, PermitHandle};
