@@ -238,7 +238,7 @@ impl Session for MemorySession {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::Outcome;
+    use crate::backend::{Outcome, State};
     use futures_util::FutureExt;
     use std::sync::OnceLock;
     use std::sync::atomic::{AtomicU64, Ordering};
@@ -277,6 +277,24 @@ mod tests {
         say(&waiter, call(1, &[], &[7]));
         say(&holder, call(2, &[1], &[]));
         assert_eq!(heard.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn tokens_go_on_from_one_run_to_the_next() {
+        let token = || {
+            let session = Memory::new().open(Node::of_this_process(), Events::new(|_| ()));
+            let reply = session.exchange(call(1, &[], &[1])).now_or_never();
+            let Some(Ok(Reply::Done(outcome))) = reply else {
+                panic!("no answer: {reply:?}");
+            };
+            match outcome.entered[..] {
+                [State::Held { token }] => token,
+                ref other => panic!("it was not let in: {other:?}"),
+            }
+        };
+        let before = token();
+        std::thread::sleep(Duration::from_millis(2));
+        assert!(token() > before);
     }
 
     #[test]

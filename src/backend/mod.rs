@@ -17,6 +17,9 @@ pub(crate) mod redis;
 #[cfg(test)]
 #[path = "../../tests/conformance/mod.rs"]
 mod conformance;
+#[cfg(all(test, feature = "redis"))]
+#[path = "../../tests/support/mod.rs"]
+mod support;
 
 /// The most tickets that one call may name.
 pub(crate) const MOST_TICKETS: usize = 256;

@@ -51,6 +51,13 @@ pub(super) async fn rule_05_keep_never_shrinks_a_deadline<R: Rig>(rig: &R) {
     a.lease = R::LEASE;
     assert_eq!(a.keep([1]).await, "H");
     a.assert_lives(1, word, R::LEASE * 8).await;
+    // Nor is it forgotten together with what was said last.
+    let mut b = rig.peer(1);
+    b.repeats = enter([1]);
+    pass(rig, R::LEASE * 2, &mut [&mut b]).await;
+    assert_eq!(b.enter([1]).await, "W");
+    a.assert_lives(1, word, R::LEASE * 8).await;
+    assert_eq!(a.keep([1]).await, "H");
 }
 
 pub(super) async fn rule_05_a_grant_by_another_counts_from_the_waiters_last_word<R: Rig>(rig: &R) {

@@ -105,6 +105,9 @@ macro_rules! conformance {
                 a_stall_evicts_nobody_through_another_name
                 after_a_stall_the_dead_go_within_half_the_longest_lease
                 a_second_stall_does_not_prolong_the_grace
+                stalls_within_a_grace_do_not_prolong_it
+                a_short_gap_does_not_hold_the_dead_for_half_of_a_long_lease
+                who_is_a_little_late_keeps_what_nobody_took
                 during_a_grace_a_silent_head_neither_blocks_nor_loses_its_place
             }
             conformance! { $rig => tools:

@@ -1,18 +1,15 @@
 use super::rig::Rig;
 use crate::backend::Open;
 use crate::backend::redis::Redis;
+use crate::backend::support::redis::RedisServer;
 use crate::backend::{Events, Session};
 use crate::name::Node;
 use std::sync::Arc;
 use std::time::Duration;
 
-#[path = "../support/redis.rs"]
-#[allow(dead_code, unreachable_pub)]
-mod server;
-
 pub(super) struct RedisRig {
     redis: Redis,
-    server: server::RedisServer,
+    server: RedisServer,
 }
 
 impl Rig for RedisRig {
@@ -20,7 +17,7 @@ impl Rig for RedisRig {
     const VIRTUAL: bool = false;
 
     async fn start() -> Self {
-        let server = server::RedisServer::start();
+        let server = RedisServer::start();
         let redis = Redis::new(server.url()).expect("a good URL");
         let redis = redis.prefix("conformance").expect("a good prefix");
         Self { redis, server }

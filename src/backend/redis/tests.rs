@@ -1,16 +1,13 @@
 //! What is particular to Redis. The rules that hold for every backend are in `tests/conformance`.
 
-#[path = "../../../tests/support/mod.rs"]
-mod support;
-
 mod clock;
 
 use super::*;
+use crate::backend::support::redis::{Answer, RedisServer};
 use crate::backend::{Event, Grant};
 use redis::aio::MultiplexedConnection;
 use std::sync::atomic::AtomicU64;
 use std::time::Instant;
-use support::redis::{Answer, RedisServer};
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 

@@ -1,7 +1,7 @@
 //! The script under a clock of our own: leases, gaps, stalls and steps of the server's clock, without waiting for any.
 
-use super::support::redis::RedisServer;
 use crate::backend::redis::wire;
+use crate::backend::support::redis::RedisServer;
 use crate::backend::{Call, Outcome, Reply, State};
 use crate::name::{Node, Queue};
 use redis::{Client, Cmd, Connection, Value};
