@@ -165,6 +165,7 @@ struct World {
     events: BTreeMap<(Time, u64, u64), Event>,
     last_event: u64,
     faults: Faults,
+    calm: bool,
     queue: Queue,
     room: Room,
     stalled_until: Time,
@@ -310,6 +311,7 @@ impl World {
             events: BTreeMap::new(),
             last_event: 0,
             faults,
+            calm: false,
             queue: Queue::limit(b"simulated").expect("a fine name"),
             room: Room::new(Duration::from_micros(EPOCH), 0),
             stalled_until: 0,
@@ -679,7 +681,7 @@ impl World {
         }
         let longest = self.longest_lease;
         let time = match self.rng.below(20) {
-            0 => self.rng.below(2 * longest),
+            0 if !self.calm => self.rng.below(2 * longest),
             1..5 => 0,
             _ => self.rng.below(60 * MILLI),
         };
@@ -1059,6 +1061,7 @@ impl World {
     fn calm_down(&mut self) {
         note!(self, "   no more faults");
         self.faults = Faults::default();
+        self.calm = true;
         self.stalled_until = self.now;
         self.events
             .retain(|_, event| !matches!(event, Event::Users));
