@@ -1,7 +1,7 @@
 //! Permits within one process.
 
 mod lease_clock;
-mod room;
+pub(crate) mod room;
 
 use self::room::{Push, Room};
 use super::{Backend, Call, Event, Events, Inspection, Open, Promises, Reply, Session};
