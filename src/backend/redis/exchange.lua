@@ -240,7 +240,7 @@ if wanted > 0 then
     if added > 0 then token = math.max(token + 1, micros) + added - 1 end
     entered, tried = string.rep('h', enters), string.rep('h', tries)
   else
-    local ask, states, add, queue = {}, {}, {}, {}
+    local ask, states, add, queue, places = {}, {}, {}, {}, 0
     for i = 1, wanted do ask[i] = mine .. ARGV[at + i] end
     local held = call('ZMSCORE', PERMITS, unpack(ask))
     local placed = waiting > 0 and call('ZMSCORE', QUEUE, unpack(ask)) or {}
@@ -253,7 +253,7 @@ if wanted > 0 then
           in_use, token = in_use + 1, math.max(token + 1, micros)
         end
       elseif placed[i] then
-        states[i] = 'w'
+        states[i], places = 'w', places + 1
       elseif i > enters then
         states[i] = 'r'
       else
@@ -263,6 +263,7 @@ if wanted > 0 then
         queue[#queue + 1], queue[#queue + 2] = arrival, ask[i]
       end
     end
+    my_waiting = math.max(my_waiting, places + #queue / 2)
     if #add > 0 then call('ZADD', PERMITS, 'GT', unpack(add)) end
     if #queue > 0 then
       call('ZADD', QUEUE, 'NX', unpack(queue))

@@ -1,0 +1,370 @@
+//! The link: one multiplexed connection that answers calls and receives pushes, made anew whenever it fails.
+
+use super::wire;
+use crate::backend::{Event, Events};
+use crate::clock;
+use crate::error::{Error, ErrorKind};
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, Shared};
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Client, Cmd, PushInfo, PushKind, RedisError, Value};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+/// How long an attempt to connect may take.
+const CONNECTING: Duration = Duration::from_secs(2);
+/// An attempt that shows no end by then sits in a runtime that nobody drives.
+const STUCK: Duration = Duration::from_secs(3);
+/// Pauses between failed attempts.
+const BACK_OFF: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(100));
+/// So many calls given up in a row, and the connection is made anew.
+const GIVEN_UP: u32 = 2;
+/// How often one call looks for a connection: each round finds one that its runtime took with it.
+const ROUNDS: u32 = 5;
+
+/// The connection of one session, made at first use.
+pub(super) struct Link {
+    client: Client,
+    /// Where the server is, for people: never more than host and port.
+    server: Arc<str>,
+    inbox: String,
+    events: Events,
+    slot: Mutex<Slot>,
+    /// Our channel was refused: nothing will be pushed.
+    deaf: AtomicBool,
+}
+
+enum Slot {
+    /// Nothing there. Until `not_before` the last failure is the answer.
+    Empty {
+        failed: Option<Failed>,
+    },
+    /// A task is at it. It goes on when the calls that wait for it are dropped.
+    Connecting {
+        attempt: Attempt,
+        since: Instant,
+        failures: u32,
+    },
+    Ready(Arc<Connection>),
+}
+
+#[derive(Clone)]
+struct Failed {
+    error: Error,
+    not_before: Instant,
+    failures: u32,
+}
+
+/// Resolves to `None` if the task ended with its runtime.
+type Attempt = Shared<BoxFuture<'static, Option<Result<Arc<Connection>, Error>>>>;
+
+struct Connection {
+    redis: MultiplexedConnection,
+    /// Nothing drives it any more: what is sent now will not arrive.
+    dead: Arc<AtomicBool>,
+    /// Calls given up since the last answer.
+    given_up: AtomicU32,
+}
+
+/// Lives in the push handler, which the connection's driver owns.
+struct Driven(Arc<AtomicBool>);
+
+/// A call on its way. Dropped before its answer, it was given up.
+struct UnderWay<'a> {
+    link: &'a Link,
+    connection: &'a Arc<Connection>,
+    answered: bool,
+}
+
+// === impl Link ===
+
+impl Link {
+    pub(super) fn new(client: Client, inbox: String, events: Events) -> Arc<Self> {
+        let server = client.get_connection_info().addr().to_string().into();
+        Arc::new(Self {
+            client,
+            server,
+            inbox,
+            events,
+            slot: Mutex::new(Slot::Empty { failed: None }),
+            deaf: AtomicBool::new(false),
+        })
+    }
+
+    pub(super) fn server(&self) -> &Arc<str> {
+        &self.server
+    }
+
+    pub(super) fn inbox(&self) -> &str {
+        &self.inbox
+    }
+
+    /// Nothing is pushed to us: ask often.
+    pub(super) fn is_deaf(&self) -> bool {
+        self.deaf.load(Ordering::Relaxed)
+    }
+
+    /// Sends one command and awaits its answer. The caller bounds the time by dropping the future.
+    pub(super) async fn send(self: &Arc<Self>, command: &Cmd) -> Result<Value, Error> {
+        self.try_send(command)
+            .await?
+            .map_err(|error| wire::error(&error, &self.server))
+    }
+
+    /// [`send`](Self::send), with the server's own error still in its hand.
+    pub(super) async fn try_send(
+        self: &Arc<Self>,
+        command: &Cmd,
+    ) -> Result<Result<Value, RedisError>, Error> {
+        let connection = self.connection().await?;
+        let mut under_way = UnderWay {
+            link: self,
+            connection: &connection,
+            answered: false,
+        };
+        let answer = command
+            .query_async::<Value>(&mut connection.redis.clone())
+            .await;
+        under_way.answered = true;
+        connection.given_up.store(0, Ordering::Relaxed);
+        if let Err(error) = &answer
+            && wire::wants_new_connection(error)
+        {
+            self.discard(&connection);
+        }
+        Ok(answer)
+    }
+
+    async fn connection(self: &Arc<Self>) -> Result<Arc<Connection>, Error> {
+        for _ in 0..ROUNDS {
+            let attempt = {
+                let mut slot = self.slot();
+                match &*slot {
+                    Slot::Ready(connection) if connection.is_driven() => {
+                        return Ok(connection.clone());
+                    }
+                    Slot::Ready(_) => self.connect(&mut slot, 0)?,
+                    Slot::Connecting {
+                        since, failures, ..
+                    } if clock::now().saturating_duration_since(*since) > STUCK => {
+                        let failures = *failures;
+                        self.connect(&mut slot, failures)?
+                    }
+                    Slot::Connecting { attempt, .. } => attempt.clone(),
+                    Slot::Empty { failed: None } => self.connect(&mut slot, 0)?,
+                    Slot::Empty {
+                        failed: Some(failed),
+                    } if clock::now() < failed.not_before => return Err(failed.error.clone()),
+                    Slot::Empty {
+                        failed: Some(failed),
+                    } => {
+                        let failures = failed.failures;
+                        self.connect(&mut slot, failures)?
+                    }
+                }
+            };
+            match attempt.clone().await {
+                Some(Ok(connection)) if connection.is_driven() => return Ok(connection),
+                Some(Ok(connection)) => self.discard(&connection),
+                Some(Err(error)) => return Err(error),
+                None => self.forget(&attempt),
+            }
+        }
+        Err(Error::new(
+            ErrorKind::Unavailable,
+            format!(
+                "the connection to Redis at {} breaks as soon as it is made",
+                self.server
+            ),
+        ))
+    }
+
+    /// Starts an attempt of its own task: it survives the calls that wait for it.
+    fn connect(self: &Arc<Self>, slot: &mut Slot, failures: u32) -> Result<Attempt, Error> {
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+            return Err(Error::new(
+                ErrorKind::NoRuntime,
+                "Redis needs a tokio runtime",
+            ));
+        };
+        let (done, attempt) = oneshot::channel();
+        let attempt = attempt.map(Result::ok).boxed().shared();
+        *slot = Slot::Connecting {
+            attempt: attempt.clone(),
+            since: clock::now(),
+            failures,
+        };
+        let (link, this) = (Arc::downgrade(self), attempt.clone());
+        let (client, inbox, server, events) = (
+            self.client.clone(),
+            self.inbox.clone(),
+            self.server.clone(),
+            self.events.clone(),
+        );
+        runtime.spawn(async move {
+            let made = tokio::time::timeout(CONNECTING, open(&client, &inbox, &events)).await;
+            let made = match made {
+                Ok(Ok(made)) => Ok(made),
+                Ok(Err(error)) => Err(wire::error(&error, &server)),
+                Err(_) => Err(Error::new(
+                    ErrorKind::Unavailable,
+                    format!("Redis at {server} does not answer"),
+                )),
+            };
+            let result = made.map(|(connection, refused)| {
+                if let Some(link) = link.upgrade() {
+                    link.hears(refused.as_ref());
+                }
+                connection
+            });
+            // The slot first: whoever learns of the end finds it there.
+            if let Some(link) = link.upgrade() {
+                link.settle(&this, &result, failures);
+            }
+            let subscribed = result.is_ok();
+            let _ = done.send(result);
+            if subscribed && link.upgrade().is_some_and(|link| !link.is_deaf()) {
+                events.send(Event::Resync);
+            }
+        });
+        Ok(attempt)
+    }
+
+    /// An attempt has ended. A later one may have taken its place.
+    fn settle(&self, this: &Attempt, result: &Result<Arc<Connection>, Error>, failures: u32) {
+        let mut slot = self.slot();
+        if !slot.is_attempt(this) {
+            return;
+        }
+        *slot = match result {
+            Ok(connection) => Slot::Ready(connection.clone()),
+            Err(error) => {
+                let pause = BACK_OFF
+                    .0
+                    .saturating_mul(1 << failures.min(8))
+                    .min(BACK_OFF.1);
+                Slot::Empty {
+                    failed: Some(Failed {
+                        error: error.clone(),
+                        not_before: clock::now() + pause,
+                        failures: failures.saturating_add(1),
+                    }),
+                }
+            }
+        };
+    }
+
+    /// The attempt's runtime is gone, and the attempt with it.
+    fn forget(&self, attempt: &Attempt) {
+        let mut slot = self.slot();
+        if slot.is_attempt(attempt) {
+            *slot = Slot::Empty { failed: None };
+        }
+    }
+
+    /// The next call connects anew, unless somebody has already.
+    fn discard(&self, connection: &Arc<Connection>) {
+        let mut slot = self.slot();
+        if matches!(&*slot, Slot::Ready(ready) if Arc::ptr_eq(ready, connection)) {
+            *slot = Slot::Empty { failed: None };
+        }
+    }
+
+    fn hears(&self, refused: Option<&RedisError>) {
+        let was_deaf = self.deaf.swap(refused.is_some(), Ordering::Relaxed);
+        if let Some(error) = refused
+            && !was_deaf
+        {
+            tracing::warn!(
+                server = &*self.server,
+                "Redis does not let us SUBSCRIBE to {} ({}): waiting polls instead",
+                self.inbox,
+                wire::text(error),
+            );
+        }
+    }
+
+    fn slot(&self) -> MutexGuard<'_, Slot> {
+        self.slot.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Connects and subscribes. A refused subscription is no failure: it is handed back.
+async fn open(
+    client: &Client,
+    inbox: &str,
+    events: &Events,
+) -> Result<(Arc<Connection>, Option<RedisError>), RedisError> {
+    let dead = Arc::new(AtomicBool::new(false));
+    let handler = {
+        let (driven, inbox, events) = (Driven(dead.clone()), inbox.to_owned(), events.clone());
+        move |push: PushInfo| -> Result<(), ()> {
+            match push.kind {
+                PushKind::Message => wire::pushed(&push.data, &inbox, |event| events.send(event)),
+                PushKind::Disconnection => {
+                    driven.0.store(true, Ordering::Release);
+                    events.send(Event::Resync);
+                }
+                _ => {}
+            }
+            Ok(())
+        }
+    };
+    // Both timeouts are ours: of this attempt, and of whoever calls.
+    let config = AsyncConnectionConfig::new()
+        .set_connection_timeout(None)
+        .set_response_timeout(None)
+        .set_push_sender(handler);
+    let mut redis = client
+        .get_multiplexed_async_connection_with_config(&config)
+        .await?;
+    drop(config);
+    let refused = match redis.subscribe(inbox).await {
+        Ok(()) => None,
+        Err(error) if wire::is_denied(&error) => Some(error),
+        Err(error) => return Err(error),
+    };
+    let connection = Connection {
+        redis,
+        dead,
+        given_up: AtomicU32::new(0),
+    };
+    Ok((Arc::new(connection), refused))
+}
+
+// === impl Slot ===
+
+impl Slot {
+    fn is_attempt(&self, this: &Attempt) -> bool {
+        matches!(self, Self::Connecting { attempt, .. } if attempt.ptr_eq(this))
+    }
+}
+
+// === impl Connection ===
+
+impl Connection {
+    fn is_driven(&self) -> bool {
+        !self.dead.load(Ordering::Acquire)
+    }
+}
+
+impl Drop for Driven {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+// === impl UnderWay ===
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        if !self.answered
+            && self.connection.given_up.fetch_add(1, Ordering::Relaxed) + 1 >= GIVEN_UP
+        {
+            self.link.discard(self.connection);
+        }
+    }
+}

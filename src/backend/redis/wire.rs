@@ -1,0 +1,391 @@
+//! What goes over the wire: scripts and their arguments, answers, pushes, and errors in plain words.
+
+use crate::backend::{Call, Event, Grant, Inspection, Outcome, Reply, State, TicketInfo};
+use crate::error::{Error, ErrorKind};
+use crate::name::{Node, Queue};
+use redis::{Cmd, RedisError, ServerErrorKind, Value};
+use std::time::Duration;
+
+/// How many tickets of each kind an inspection lists.
+const LISTED: usize = 1_000;
+
+/// The keys of one queue, all in one hash slot.
+pub(super) struct Keys {
+    permits: String,
+    queue: String,
+    meta: String,
+}
+
+/// An answer to `exchange.lua`.
+#[derive(Debug, PartialEq)]
+pub(super) struct Answer {
+    pub(super) reply: Reply,
+    /// The server refused to push to others.
+    pub(super) mute: bool,
+    /// For each ticket of `leave`: was it there at all, holding or waiting?
+    pub(super) was_there: Vec<bool>,
+}
+
+// === impl Keys ===
+
+impl Keys {
+    pub(super) fn new(prefix: &str, queue: &Queue) -> Self {
+        let permits = format!("{prefix}:{}:{{{}}}", queue.kind().as_str(), queue.name());
+        Self {
+            queue: format!("{permits}:queue"),
+            meta: format!("{permits}:meta"),
+            permits,
+        }
+    }
+
+    pub(super) fn permits(&self) -> &str {
+        &self.permits
+    }
+
+    pub(super) fn meta(&self) -> &str {
+        &self.meta
+    }
+
+    fn add_to(&self, command: &mut Cmd) {
+        command
+            .arg(3)
+            .arg(&self.permits)
+            .arg(&self.queue)
+            .arg(&self.meta);
+    }
+}
+
+/// The arguments of `exchange.lua` after the script: keys and all that a node has to say.
+pub(super) fn add_call(command: &mut Cmd, prefix: &str, node: &Node, call: &Call) {
+    Keys::new(prefix, &call.queue).add_to(command);
+    command
+        .arg(node.as_str())
+        .arg(call.number)
+        .arg(call.limit)
+        .arg(millis(call.lease));
+    add_address(command, prefix, &call.queue);
+    let groups = [&call.leave, &call.keep, &call.enter, &call.try_enter];
+    for group in groups {
+        command.arg(group.len());
+    }
+    for ticket in groups.into_iter().flatten() {
+        command.arg(*ticket);
+    }
+}
+
+/// The same for one ticket that is taken out in nobody's name.
+pub(super) fn add_eviction(command: &mut Cmd, prefix: &str, queue: &Queue, ticket: &str) {
+    Keys::new(prefix, queue).add_to(command);
+    command.arg("").arg(0).arg(0).arg(0);
+    add_address(command, prefix, queue);
+    command.arg(1).arg(0).arg(0).arg(0).arg(ticket);
+}
+
+/// The arguments of `inspect.lua` after the script.
+pub(super) fn add_inspection(command: &mut Cmd, prefix: &str, queue: &Queue) {
+    Keys::new(prefix, queue).add_to(command);
+    command.arg(LISTED);
+}
+
+/// The channel of a node.
+pub(super) fn inbox(prefix: &str, node: &str) -> String {
+    format!("{prefix}:inbox:{node}")
+}
+
+fn add_address(command: &mut Cmd, prefix: &str, queue: &Queue) {
+    command
+        .arg(inbox(prefix, ""))
+        .arg(format!("{}:{}", queue.kind().as_str(), queue.name()));
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1)
+}
+
+/// Reads an answer of `exchange.lua`. `None` if it makes no sense.
+pub(super) fn answer(value: Value) -> Option<Answer> {
+    let Value::Array(items) = value else {
+        return None;
+    };
+    let mut items = items.into_iter();
+    if int(items.next()?)? == 0 {
+        return Some(Answer {
+            reply: Reply::Stale,
+            mute: false,
+            was_there: Vec::new(),
+        });
+    }
+    let in_use = unsigned(items.next()?)?;
+    let waiting = unsigned(items.next()?)?;
+    let look_again = u64::try_from(int(items.next()?)?)
+        .ok()
+        .map(Duration::from_millis);
+    let token = unsigned(items.next()?)?;
+    let mute = int(items.next()?)? != 0;
+    let left = text_of(items.next()?)?;
+    let mut states = || -> Option<Vec<State>> {
+        let letters = text_of(items.next()?)?;
+        letters.bytes().map(|letter| state(letter, token)).collect()
+    };
+    let (kept, entered, tried) = (states()?, states()?, states()?);
+    let mut granted = Vec::new();
+    while let Some(ticket) = items.next() {
+        granted.push(Grant {
+            ticket: text_of(ticket)?.parse().ok()?,
+            token: unsigned(items.next()?)?,
+        });
+    }
+    Some(Answer {
+        was_there: left.bytes().map(|was| was != b'0').collect(),
+        mute,
+        reply: Reply::Done(Outcome {
+            left: left.bytes().map(|was| was == b'1').collect(),
+            kept,
+            entered,
+            tried,
+            granted,
+            in_use,
+            waiting,
+            look_again,
+        }),
+    })
+}
+
+/// Reads an answer of `inspect.lua`. `None` if it makes no sense.
+pub(super) fn inspection(value: Value) -> Option<Inspection> {
+    let Value::Array(items) = value else {
+        return None;
+    };
+    let [in_use, waiting, holders, waiters] = <[Value; 4]>::try_from(items).ok()?;
+    Some(Inspection {
+        holders: tickets(holders)?,
+        waiters: tickets(waiters)?,
+        in_use: unsigned(in_use)?,
+        waiting: unsigned(waiting)?,
+    })
+}
+
+/// Reads what was pushed: `kind:name ticket token ticket token …`. Anything else is ignored.
+pub(super) fn pushed(data: &[Value], inbox: &str, mut tell: impl FnMut(Event)) {
+    let [Value::BulkString(channel), Value::BulkString(payload)] = data else {
+        return;
+    };
+    if channel != inbox.as_bytes() {
+        return;
+    }
+    for event in std::str::from_utf8(payload)
+        .ok()
+        .and_then(grants)
+        .into_iter()
+        .flatten()
+    {
+        tell(event);
+    }
+}
+
+fn grants(payload: &str) -> Option<Vec<Event>> {
+    let mut words = payload.split(' ');
+    let (kind, name) = words.next()?.split_once(':')?;
+    let queue = Queue::from_encoded(kind, name)?;
+    let mut events = Vec::new();
+    while let Some(ticket) = words.next() {
+        let grant = Grant {
+            ticket: ticket.parse().ok()?,
+            token: words.next()?.parse().ok()?,
+        };
+        let queue = queue.clone();
+        events.push(Event::Granted { queue, grant });
+    }
+    Some(events)
+}
+
+fn state(letter: u8, token: u64) -> Option<State> {
+    match letter {
+        b'h' => Some(State::Held { token }),
+        b'w' => Some(State::Waiting),
+        b'r' => Some(State::Refused),
+        b'g' => Some(State::Gone),
+        _ => None,
+    }
+}
+
+fn tickets(value: Value) -> Option<Vec<TicketInfo>> {
+    let Value::Array(items) = value else {
+        return None;
+    };
+    let mut items = items.into_iter();
+    let mut tickets = Vec::new();
+    while let Some(ticket) = items.next() {
+        let ticket = text_of(ticket)?;
+        let left = unsigned(items.next()?)?;
+        // What somebody else put there is shown as it is.
+        let node = ticket
+            .rsplit_once('-')
+            .map_or("", |(node, _)| node)
+            .to_owned();
+        tickets.push(TicketInfo {
+            ticket,
+            node,
+            lease_left: Duration::from_millis(left),
+        });
+    }
+    Some(tickets)
+}
+
+fn int(value: Value) -> Option<i64> {
+    match value {
+        Value::Int(number) => Some(number),
+        _ => None,
+    }
+}
+
+fn unsigned(value: Value) -> Option<u64> {
+    u64::try_from(int(value)?).ok()
+}
+
+fn text_of(value: Value) -> Option<String> {
+    match value {
+        Value::BulkString(bytes) => Some(String::from_utf8_lossy(&bytes).into_owned()),
+        Value::SimpleString(text) | Value::VerbatimString { text, .. } => Some(text),
+        _ => None,
+    }
+}
+
+/// One field of a map, as RESP3 or RESP2 shows it.
+pub(super) fn field(value: &Value, name: &str) -> Option<String> {
+    let is_it = |key: &Value| text_of(key.clone()).is_some_and(|key| key == name);
+    match value {
+        Value::Map(pairs) => pairs
+            .iter()
+            .find(|(key, _)| is_it(key))
+            .and_then(|(_, value)| text_of(value.clone())),
+        Value::Array(items) => items
+            .chunks_exact(2)
+            .find(|pair| is_it(&pair[0]))
+            .and_then(|pair| text_of(pair[1].clone())),
+        _ => None,
+    }
+}
+
+/// One line of an answer to INFO.
+pub(super) fn info(value: &Value, name: &str) -> Option<String> {
+    text_of(value.clone())?.lines().find_map(|line| {
+        line.strip_prefix(name)?
+            .strip_prefix(':')
+            .map(|v| v.trim().to_owned())
+    })
+}
+
+/// An answer that makes no sense: somebody else's server, or a proxy.
+pub(super) fn nonsense(server: &str) -> Error {
+    Error::new(
+        ErrorKind::Incompatible,
+        format!("Redis at {server} answered what this version does not understand"),
+    )
+}
+
+/// A Redis error in plain words. Never with anything of the URL but host and port.
+pub(super) fn error(error: &RedisError, server: &str) -> Error {
+    let text = text(error);
+    let (kind, message) = if error.is_connection_refusal() {
+        (
+            ErrorKind::Unavailable,
+            format!("Redis at {server} is not there: the connection was refused"),
+        )
+    } else if error.is_io_error() {
+        (
+            ErrorKind::Unavailable,
+            format!("the connection to Redis at {server} failed: {text}"),
+        )
+    } else if is_denied(error) {
+        (
+            ErrorKind::Denied,
+            format!("Redis at {server} does not let us in: {text}"),
+        )
+    } else if error.kind() == redis::ErrorKind::RESP3NotSupported {
+        (
+            ErrorKind::Incompatible,
+            format!("Redis at {server} is too old: it does not know RESP3, and 6.2 is needed"),
+        )
+    } else if text.contains("WRONGTYPE") {
+        (
+            ErrorKind::Incompatible,
+            format!(
+                "Redis at {server} has something else stored under our keys, choose another prefix: {text}"
+            ),
+        )
+    } else if is_passing(error, &text) {
+        (
+            ErrorKind::Unavailable,
+            format!("Redis at {server} cannot answer now: {text}"),
+        )
+    } else {
+        (
+            ErrorKind::Incompatible,
+            format!("Redis at {server} cannot serve us: {text}"),
+        )
+    };
+    Error::new(kind, message)
+}
+
+/// The connection is no good any more, or leads to the wrong server.
+pub(super) fn wants_new_connection(error: &RedisError) -> bool {
+    error.is_io_error()
+        || error.is_unrecoverable_error()
+        || error.kind() == redis::ErrorKind::Parse
+        || text(error).contains("READONLY")
+}
+
+/// The server lacks the script, perhaps because somebody flushed it.
+pub(super) fn is_script_missing(error: &RedisError) -> bool {
+    error.kind() == redis::ErrorKind::Server(ServerErrorKind::NoScript)
+}
+
+/// A wrong password, or a right that is missing.
+pub(super) fn is_denied(error: &RedisError) -> bool {
+    const SIGNS: &[&str] = &[
+        "NOPERM",
+        "NOAUTH",
+        "WRONGPASS",
+        "invalid password",
+        "invalid username-password",
+        "ACL failure in script",
+        "can't run this command",
+        "has no permissions",
+        "no permissions to",
+    ];
+    error.kind() == redis::ErrorKind::AuthenticationFailed || {
+        let text = text(error);
+        SIGNS.iter().any(|sign| text.contains(sign))
+    }
+}
+
+/// Something that passes by itself.
+fn is_passing(error: &RedisError, text: &str) -> bool {
+    const SIGNS: &[&str] = &[
+        "LOADING",
+        "BUSY",
+        "READONLY",
+        "MASTERDOWN",
+        "CLUSTERDOWN",
+        "TRYAGAIN",
+        "OOM",
+        "MISCONF",
+        "NOREPLICAS",
+        "max number of clients",
+        "UNKILLABLE",
+    ];
+    matches!(
+        error.kind(),
+        redis::ErrorKind::Parse | redis::ErrorKind::Client
+    ) || SIGNS.iter().any(|sign| text.contains(sign))
+}
+
+/// The server's own words, without what the client library adds.
+pub(super) fn text(error: &RedisError) -> String {
+    match (error.code(), error.detail()) {
+        (Some(code), Some(detail)) => format!("{code} {detail}"),
+        (Some(code), None) => code.to_owned(),
+        (None, _) => error.to_string(),
+    }
+}
