@@ -15,6 +15,8 @@ mod permit;
 mod semaphore;
 
 pub use backend::memory::Memory;
+#[cfg(feature = "redis")]
+pub use backend::redis::Redis;
 pub use backend::{Backend, Inspection, Promises, TicketInfo};
 pub use coordinator::{Coordinator, CoordinatorBuilder};
 pub use error::{BoxError, Error, ErrorKind};
