@@ -13,7 +13,7 @@ use crate::name::{Node, Queue};
 use connection::Link;
 use futures_util::future::BoxFuture;
 use redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
-use redis::{Client, Cmd, IntoConnectionInfo, ProtocolVersion, Script, Value};
+use redis::{Client, Cmd, IntoConnectionInfo, ProtocolVersion, RedisError, Script, Value};
 use std::fmt;
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -203,27 +203,36 @@ fn tcp_settings() -> TcpSettings {
 
 impl RedisSession {
     /// Runs a script, by its hash if the server knows it.
-    async fn run(&self, source: &Source, args: impl Fn(&mut Cmd)) -> Result<Value, Error> {
+    async fn run(
+        &self,
+        source: &Source,
+        args: impl Fn(&mut Cmd),
+    ) -> Result<Result<Value, RedisError>, Error> {
         let mut command = redis::cmd("EVALSHA");
         command.arg(&source.hash);
         args(&mut command);
         match self.link.try_send(&command).await? {
-            Ok(value) => return Ok(value),
             Err(error) if wire::is_script_missing(&error) => {}
-            Err(error) => return Err(wire::error(&error, self.link.server())),
+            answer => return Ok(answer),
         }
         let mut command = redis::cmd("EVAL");
         command.arg(source.code);
         args(&mut command);
-        self.link.send(&command).await
+        self.link.try_send(&command).await
+    }
+
+    fn in_words(&self, answer: Result<Value, RedisError>) -> Result<Value, Error> {
+        answer.map_err(|error| wire::error(&error, self.link.server()))
     }
 
     async fn say(&self, call: &Call) -> Result<Reply, Error> {
-        let value = self
-            .run(&EXCHANGE, |command| {
-                wire::add_call(command, &self.prefix, &self.node, call);
-            })
-            .await?;
+        let args = |command: &mut Cmd| wire::add_call(command, &self.prefix, &self.node, call);
+        let mut value = self.run(&EXCHANGE, args).await?;
+        // An idle connection often shows only now that it has ended. Said twice is as good as once: the number is the same.
+        if matches!(&value, Err(error) if error.is_connection_dropped()) {
+            value = self.run(&EXCHANGE, args).await?;
+        }
+        let value = self.in_words(value)?;
         let answer = wire::answer(value).ok_or_else(|| wire::nonsense(self.link.server()))?;
         self.warn_if_mute(answer.mute);
         let mut reply = answer.reply;
@@ -246,6 +255,7 @@ impl RedisSession {
                 wire::add_inspection(command, &self.prefix, queue);
             })
             .await?;
+        let value = self.in_words(value)?;
         wire::inspection(value).ok_or_else(|| wire::nonsense(self.link.server()))
     }
 
@@ -255,6 +265,7 @@ impl RedisSession {
                 wire::add_eviction(command, &self.prefix, queue, ticket);
             })
             .await?;
+        let value = self.in_words(value)?;
         let answer = wire::answer(value).ok_or_else(|| wire::nonsense(self.link.server()))?;
         self.warn_if_mute(answer.mute);
         Ok(answer.was_there.first().copied().unwrap_or(false))
@@ -263,6 +274,7 @@ impl RedisSession {
     async fn try_everything(&self) -> Result<(), Error> {
         self.look_at_version().await?;
         let queue = Queue::limit(format!("check:{}", self.node.as_str()).as_bytes())?;
+        self.look_at_rights(&queue).await?;
         // Two tickets and one permit: one holds, the other waits, is granted, and goes.
         let call = |number: u64, leave: &[u64], keep: &[u64], enter: &[u64]| Call {
             queue: queue.clone(),
@@ -287,19 +299,13 @@ impl RedisSession {
         if !granted {
             return Err(wire::nonsense(self.link.server()));
         }
-        // Needed once a lease only, so that nothing above shows whether it is allowed.
         let keys = wire::Keys::new(&self.prefix, &queue);
-        self.link
-            .send(redis::cmd("HDEL").arg(keys.meta()).arg(self.node.as_str()))
-            .await?;
-        self.link
-            .send(
-                redis::cmd("ZREMRANGEBYSCORE")
-                    .arg(keys.permits())
-                    .arg("-inf")
-                    .arg(0),
-            )
-            .await?;
+        let forget = redis::cmd("HDEL")
+            .arg(keys.meta())
+            .arg("state")
+            .arg(self.node.as_str())
+            .clone();
+        self.link.send(&forget).await?;
         self.look_at_channel().await?;
         self.look_at_eviction().await;
         Ok(())
@@ -324,6 +330,35 @@ impl RedisSession {
             // Others that speak the protocol count their versions as they please.
             _ => Ok(()),
         }
+    }
+
+    /// Each command on its own: inside a script the server does not say which one it refused.
+    async fn look_at_rights(&self, queue: &Queue) -> Result<(), Error> {
+        let mut missing = String::new();
+        for command in wire::Keys::new(&self.prefix, queue).every_command() {
+            match self.link.try_send(&command).await? {
+                Err(error) if wire::is_denied(&error) => {
+                    missing.push_str(" +");
+                    missing.push_str(&wire::name(&command));
+                }
+                Err(error) if error.is_io_error() => {
+                    return Err(wire::error(&error, self.link.server()));
+                }
+                // Anything else will show in the script, or does not matter there.
+                _ => {}
+            }
+        }
+        if missing.is_empty() {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::Denied,
+            format!(
+                "Redis at {} does not give us all rights to the keys {}:*, these are missing:{missing}",
+                self.link.server(),
+                self.prefix
+            ),
+        ))
     }
 
     async fn look_at_channel(&self) -> Result<(), Error> {

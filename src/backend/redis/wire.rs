@@ -38,12 +38,36 @@ impl Keys {
         }
     }
 
-    pub(super) fn permits(&self) -> &str {
-        &self.permits
-    }
-
     pub(super) fn meta(&self) -> &str {
         &self.meta
+    }
+
+    /// Every command that the scripts use on keys, harmless to keys that nobody else uses. The last ones tidy up.
+    pub(super) fn every_command(&self) -> Vec<Cmd> {
+        let (permits, meta) = (self.permits.as_str(), self.meta.as_str());
+        let words: &[&[&str]] = &[
+            &["time"],
+            &["zadd", permits, "1", "x"],
+            &["zcard", permits],
+            &["zcount", permits, "0", "1"],
+            &["zrange", permits, "0", "0"],
+            &["zmscore", permits, "x"],
+            &["pexpire", permits, "1000"],
+            &["zremrangebyscore", permits, "-inf", "0"],
+            &["zrem", permits, "x"],
+            &["hset", meta, "x", "x"],
+            &["hmget", meta, "x"],
+            &["hgetall", meta],
+            &["hdel", meta, "x"],
+        ];
+        let command = |words: &&[&str]| {
+            let mut command = Cmd::new();
+            for word in *words {
+                command.arg(*word);
+            }
+            command
+        };
+        words.iter().map(command).collect()
     }
 
     fn add_to(&self, command: &mut Cmd) {
@@ -251,6 +275,14 @@ fn text_of(value: Value) -> Option<String> {
     }
 }
 
+/// The name of a command.
+pub(super) fn name(command: &Cmd) -> String {
+    match command.args_iter().next() {
+        Some(redis::Arg::Simple(name)) => String::from_utf8_lossy(name).into_owned(),
+        _ => String::new(),
+    }
+}
+
 /// One field of a map, as RESP3 or RESP2 shows it.
 pub(super) fn field(value: &Value, name: &str) -> Option<String> {
     let is_it = |key: &Value| text_of(key.clone()).is_some_and(|key| key == name);
@@ -300,7 +332,9 @@ pub(super) fn error(error: &RedisError, server: &str) -> Error {
     } else if is_denied(error) {
         (
             ErrorKind::Denied,
-            format!("Redis at {server} does not let us in: {text}"),
+            format!(
+                "Redis at {server} refuses us, a check of the coordinator says what is missing: {text}"
+            ),
         )
     } else if error.kind() == redis::ErrorKind::RESP3NotSupported {
         (
