@@ -6,7 +6,7 @@ mod tests;
 mod wire;
 
 use crate::backend::{
-    Backend, Call, Events, Inspection, Outcome, Promises, Reply, Session, State, sealed,
+    Backend, Call, Events, Inspection, Outcome, Open, Promises, Reply, Session, State,
 };
 use crate::error::{Error, ErrorKind};
 use crate::name::{Node, Queue};
@@ -174,7 +174,7 @@ impl fmt::Debug for Redis {
 
 impl Backend for Redis {}
 
-impl sealed::Open for Redis {
+impl Open for Redis {
     fn open(self, node: Node, events: Events) -> Arc<dyn Session> {
         let inbox = wire::inbox(&self.prefix, node.as_str());
         Arc::new(RedisSession {
