@@ -13,7 +13,7 @@
 -- first write is a ZREM, which passes when memory is full; after it, so does the rest.
 local call = redis.call
 local PERMITS, QUEUE, META = KEYS[1], KEYS[2], KEYS[3]
-local STATE, NODE = '<ddddddddddddd', '<ddddd'
+local STATE, NODE = '<dddddddddddddd', '<ddddd'
 local MOST_GRANTS, MOST_LOOKS, MOST_ORPHANS = 256, 1024, 2000
 local HOUR = 3600000
 
@@ -33,16 +33,16 @@ local now = math.floor(micros / 1000)
 local read = call('HMGET', META, 'state', node)
 -- clock: the lease clock. last: TIME when it was read. grace, due, gap: see "purge". sweep: the clock at the next one.
 -- expires: TIME at which the first of our keys goes. mute: 1 when a push was refused.
-local clock, last, grace, due, gap, token, arrival, waiting, shortest, longest, expires, sweep, mute
+local clock, last, grace, due, gap, span, token, arrival, waiting, shortest, longest, expires, sweep, mute
 local known = read[1]
 if known then
   if #known ~= struct.size(STATE) or (read[2] and #read[2] ~= struct.size(NODE)) then
     return redis.error_reply('INCOMPATIBLE meta was written by another version')
   end
-  clock, last, grace, due, gap, token, arrival, waiting, shortest, longest, expires, sweep, mute =
+  clock, last, grace, due, gap, span, token, arrival, waiting, shortest, longest, expires, sweep, mute =
     struct.unpack(STATE, known)
 else
-  clock, last, grace, due, gap, token, arrival = now, now, 0, 0, 0, 0, 0
+  clock, last, grace, due, gap, span, token, arrival = now, now, 0, 0, 0, 0, 0, 0
   shortest, longest, expires, sweep, mute = lease, lease, 0, now + lease, 0
 end
 local my_waiting = 0
@@ -81,7 +81,7 @@ if waiting == 0 and grace == 0 and not gapped and clock < sweep and number > 0 a
   local grow = in_use > 0 and expires < now + HOUR + longest
   if in_use == 0 then expires = now + longest elseif grow then expires = now + HOUR + 2 * longest end
   call('HSET', META, 'state',
-    struct.pack(STATE, clock, last, 0, due, gap, token, arrival, 0, shortest, longest, expires, sweep, mute),
+    struct.pack(STATE, clock, last, 0, due, gap, span, token, arrival, 0, shortest, longest, expires, sweep, mute),
     node, struct.pack(NODE, number, limit, lease, clock, 0))
   if in_use == 0 or grow then call('PEXPIRE', META, expires - now) end
   if grow or fresh then call('PEXPIRE', PERMITS, expires - now) end
@@ -144,21 +144,24 @@ if keeps > 0 then
 end
 at = at + keeps
 
--- Purge. After a gap nothing goes for half the longest lease (until `grace`), so that whoever lives can say so; then goes
--- what was due at the gap (`due`) and was not renewed. A gap meanwhile (`gap`) does not prolong it: it gets its own later.
+-- Purge. After a gap nothing goes for a while (until `grace`), so that whoever lives can say so; then goes what was due at
+-- the gap (`due`) and was not renewed. That while is half the longest lease, or the gap if that is shorter: a gap
+-- endangers only leases up to twice its length, and each renews well within half of itself. A gap meanwhile (the last at
+-- `gap`, the longest `span`) does not prolong it: it gets its own later.
 local function purge(deadline)
   in_use = in_use - call('ZREMRANGEBYSCORE', PERMITS, '-inf', deadline)
 end
 if in_use == 0 and waiting == 0 then
-  grace = 0
+  grace, span = 0, 0
 else
   while grace > 0 and clock >= grace do
     purge(due)
-    if gap > due then due, grace = gap, gap + longest / 2 else grace = 0 end
+    if gap > due then due, grace, span = gap, gap + span, 0 else grace = 0 end
   end
   if gapped then
+    local pause = known and math.min(passed, longest / 2) or longest / 2
     gap = clock
-    if grace == 0 then due, grace = clock, clock + longest / 2 end
+    if grace == 0 then due, grace, span = clock, clock + pause, 0 else span = math.max(span, pause) end
   end
 end
 if grace == 0 and (waiting > 0 or clock >= sweep or (wanted > 0 and in_use + wanted > limit)) then purge(clock) end
@@ -322,13 +325,13 @@ if number > 0 or known then
   local idle = in_use == 0 and waiting == 0
   local grow = false
   if idle then
-    grace, expires = 0, now + longest
+    grace, span, expires = 0, 0, now + longest
   elseif expires < now + HOUR + longest then
     grow, expires = true, now + HOUR + 2 * longest
   end
 
   local function state()
-    return struct.pack(STATE, clock, last, grace, due, gap, token, arrival, waiting, shortest, longest, expires, sweep,
+    return struct.pack(STATE, clock, last, grace, due, gap, span, token, arrival, waiting, shortest, longest, expires, sweep,
       mute)
   end
   for other, entry in pairs(nodes) do

@@ -4,7 +4,7 @@
 -- reply {in use, waiting, {ticket, ms left, ...} oldest deadline first, the same of those that wait, first in line first}
 local call = redis.call
 local PERMITS, QUEUE, META = KEYS[1], KEYS[2], KEYS[3]
-local STATE, NODE = '<ddddddddddddd', '<ddddd'
+local STATE, NODE = '<dddddddddddddd', '<ddddd'
 local MOST_LOOKS = 10000
 
 local most = tonumber(ARGV[1])

@@ -527,6 +527,163 @@ async fn the_dead_go_after_a_lease() {
     assert!(b.events.try_recv().is_ok());
 }
 
+/// A gap that endangers short leases only does not keep the dead for half of a long one.
+#[tokio::test]
+async fn a_long_lease_beside_a_short_one() {
+    let server = RedisServer::start();
+    let short = Duration::from_millis(300);
+    let long = Peer::new(&server.url())
+        .limit(2)
+        .lease(Duration::from_secs(60));
+    long.enter(&[1]).await;
+    let dead = Peer::new(&server.url()).limit(2).lease(short);
+    dead.enter(&[1]).await;
+    // Seldom enough for each call to come after a gap.
+    for _ in 0..4 {
+        sleep(short).await;
+        long.enter(&[2]).await;
+    }
+    let kept = long.keep(&[1, 2]).await;
+    assert_eq!(plain(&kept.kept), [HELD, HELD].concat());
+}
+
+/// Whatever is said in whatever order comes out as it would with a plain queue.
+#[tokio::test]
+async fn random_calls_match_a_plain_queue() {
+    let server = RedisServer::start();
+    let mut peers: Vec<Peer> = (0..3).map(|_| Peer::new(&server.url())).collect();
+    for peer in &peers {
+        peer.keep(&[]).await;
+    }
+    let (mut holders, mut line) = (Vec::<(usize, u64)>::new(), Vec::<(usize, u64)>::new());
+    let mut limits = [1; 3];
+    let mut expected = vec![Vec::new(); 3];
+    let mut last_token = 0;
+    for step in 0..3000 {
+        let who = rand::random_range(0..3);
+        if rand::random_ratio(1, 8) {
+            limits[who] = rand::random_range(1..5);
+        }
+        peers[who].limit = limits[who];
+        let mut pick = |most: usize| -> Vec<u64> {
+            let count = rand::random_range(0..=most);
+            (0..count)
+                .map(|_| rand::random_range(0..12))
+                .collect::<std::collections::BTreeSet<_>>()
+                .into_iter()
+                .collect()
+        };
+        let (leave, keep) = (pick(3), pick(3));
+        let mut wanted = pick(4);
+        let try_enter = wanted.split_off(rand::random_range(0..=wanted.len()));
+        let call = Call {
+            leave,
+            keep,
+            enter: wanted,
+            try_enter,
+            ..peers[who].call()
+        };
+
+        let mut outcome = Outcome::default();
+        for ticket in &call.leave {
+            outcome.left.push(holders.contains(&(who, *ticket)));
+            holders.retain(|held| *held != (who, *ticket));
+            line.retain(|place| *place != (who, *ticket));
+        }
+        for ticket in &call.keep {
+            let held = holders.contains(&(who, *ticket));
+            outcome.kept.push(if held { HELD[0] } else { State::Gone });
+        }
+        let mut own = Vec::new();
+        while let Some(head) = line.first().copied() {
+            if holders.len() >= limits[head.0] as usize {
+                break;
+            }
+            line.remove(0);
+            holders.push(head);
+            if head.0 == who {
+                own.push(head.1)
+            } else {
+                expected[head.0].push(head.1)
+            }
+        }
+        let tried = call.try_enter.iter().map(|ticket| (ticket, false));
+        for (ticket, queues) in call.enter.iter().map(|ticket| (ticket, true)).chain(tried) {
+            let ticket = (who, *ticket);
+            let state = if holders.contains(&ticket) {
+                HELD[0]
+            } else if line.contains(&ticket) {
+                State::Waiting
+            } else if line.is_empty() && holders.len() < limits[who] as usize {
+                holders.push(ticket);
+                HELD[0]
+            } else if queues {
+                line.push(ticket);
+                State::Waiting
+            } else {
+                State::Refused
+            };
+            if queues {
+                outcome.entered.push(state)
+            } else {
+                outcome.tried.push(state)
+            }
+        }
+        let said = format!("step {step}: {call:?}");
+        let answer = peers[who].say(call).await.unwrap();
+        assert_eq!(answer.left, outcome.left, "{said}");
+        assert_eq!(plain(&answer.kept), outcome.kept, "{said}");
+        assert_eq!(plain(&answer.entered), outcome.entered, "{said}");
+        assert_eq!(plain(&answer.tried), outcome.tried, "{said}");
+        assert_eq!(
+            (answer.in_use, answer.waiting),
+            (holders.len() as u64, line.len() as u64),
+            "{said}"
+        );
+        assert_eq!(
+            answer
+                .granted
+                .iter()
+                .map(|grant| grant.ticket)
+                .collect::<Vec<_>>(),
+            own,
+            "{said}"
+        );
+        assert_eq!(
+            answer.look_again.is_some(),
+            line.iter().any(|place| place.0 == who),
+            "{said}"
+        );
+        for grant in &answer.granted {
+            assert!(grant.token > last_token, "{said}");
+            last_token = grant.token;
+        }
+        for (peer, expected) in peers.iter_mut().zip(&mut expected) {
+            for ticket in expected.drain(..) {
+                assert_eq!(peer.granted().await.ticket, ticket, "{said}");
+            }
+        }
+        if rand::random_ratio(1, 20) && !(holders.is_empty() && line.is_empty()) {
+            let (node, ticket) = *holders.iter().chain(&line).next_back().unwrap();
+            let name = peers[node].node.ticket(ticket);
+            assert!(
+                peers[who].session.evict(queue(), name).await.unwrap(),
+                "{said}"
+            );
+            holders.retain(|held| *held != (node, ticket));
+            line.retain(|place| *place != (node, ticket));
+            while let Some(head) = line.first().copied() {
+                if holders.len() >= limits[head.0] as usize {
+                    break;
+                }
+                line.remove(0);
+                holders.push(head);
+                assert_eq!(peers[head.0].granted().await.ticket, head.1, "{said}");
+            }
+        }
+    }
+}
+
 #[tokio::test]
 async fn inspect_and_evict() {
     let server = RedisServer::start();
@@ -736,6 +893,85 @@ async fn an_attempt_to_connect_has_an_end() {
     let error = a.session.check().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     server.resume();
+}
+
+#[tokio::test]
+async fn sockets_databases_and_full_houses() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("redis.sock");
+    let socket = socket.to_str().unwrap();
+    let server = RedisServer::start_with(&["--unixsocket", socket]);
+    let (a, mut b) = (
+        Peer::new(&format!("redis+unix://{socket}?db=3")),
+        Peer::new(&format!("{}/3", server.url())),
+    );
+    a.enter(&[1]).await;
+    assert_eq!(b.enter(&[1]).await.entered, WAITING);
+    a.leave(&[1]).await;
+    assert_eq!(b.granted().await.ticket, 1);
+    assert_eq!(server.command(&["DBSIZE"]).int(), 0);
+    a.session.check().await.unwrap();
+
+    let none = Peer::new(&format!("{}/99", server.url()));
+    let error = none.try_to_enter(&[1]).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Incompatible, "{error}");
+    server.command(&["CONFIG", "SET", "maxclients", "2"]);
+    let late = Peer::new(&server.url());
+    let error = late.try_to_enter(&[1]).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+}
+
+/// Many names at once, while connections are cut and scripts forgotten.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn goes_on_while_connections_are_cut() {
+    let server = RedisServer::start();
+    let a = Arc::new(Peer::new(&server.url()));
+    let tasks: Vec<_> = (0..16)
+        .map(|name: u32| {
+            let a = a.clone();
+            tokio::spawn(async move {
+                let queue = Queue::limit(format!("n{name}").as_bytes()).unwrap();
+                let (end, mut done, mut failed) = (Instant::now() + Duration::from_secs(1), 0, 0);
+                while Instant::now() < end {
+                    let (queue, ticket) = (queue.clone(), vec![done]);
+                    let call = if done % 2 == 0 {
+                        Call {
+                            queue,
+                            enter: ticket,
+                            ..a.call()
+                        }
+                    } else {
+                        Call {
+                            queue,
+                            leave: vec![done - 1],
+                            ..a.call()
+                        }
+                    };
+                    match a.say(call).await {
+                        Ok(_) => done += 1,
+                        Err(error) => {
+                            assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+                            failed += 1;
+                            sleep(Duration::from_millis(5)).await;
+                        }
+                    }
+                }
+                (done, failed)
+            })
+        })
+        .collect();
+    for _ in 0..20 {
+        sleep(Duration::from_millis(50)).await;
+        server.command(&["SCRIPT", "FLUSH"]);
+        server.command(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+    }
+    for task in tasks {
+        let (done, failed) = task.await.unwrap();
+        assert!(
+            done > 100 && failed < done / 10,
+            "{done} done, {failed} failed"
+        );
+    }
 }
 
 #[test]
