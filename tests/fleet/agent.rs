@@ -1,7 +1,7 @@
 //! A process of the fleet that does what a test tells it.
 
 use crate::support::door::{Door, Visitor};
-use crate::support::process::{Process, end_with_parent, tell};
+use crate::support::process::{Process, begin, tell};
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -129,14 +129,17 @@ fn agent() {
     let Ok(url) = std::env::var("FLEET_URL") else {
         return;
     };
-    end_with_parent();
+    begin();
     let lease = std::env::var("FLEET_LEASE_MS").expect("a lease");
     let lease = Duration::from_millis(lease.parse().expect("milliseconds"));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
-    runtime.expect("a runtime").block_on(serve(&url, lease));
-    std::process::exit(0);
+    runtime.expect("a runtime").block_on(async {
+        serve(&url, lease).await;
+        // A runtime that ends would wait for the next line.
+        std::process::exit(0);
+    });
 }
 
 /// Does what the lines of the standard input say, until it ends.

@@ -59,7 +59,7 @@ fn runtimes_side_by_side_share_one_coordinator() {
                     let permit = runtime
                         .block_on(semaphore.acquire_timeout(Duration::from_secs(20)))
                         .unwrap();
-                    runtime.block_on(tokio::time::sleep(millis(n % 3)));
+                    runtime.block_on(async { tokio::time::sleep(millis(n % 3)).await });
                     drop(permit);
                 }
             });

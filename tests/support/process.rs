@@ -124,8 +124,9 @@ impl Drop for Process {
 
 // --- in the process itself ---
 
-/// The process ends with the test program from here on, whatever becomes of that.
-pub fn end_with_parent() {
+/// The first thing to do: from here on the process ends with the test program, whatever becomes of that.
+pub fn begin() {
+    println!(); // after what the test harness has begun to say
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
 }
 
