@@ -1,4 +1,9 @@
 //! What several test programs share. Each uses a part of it.
 #![allow(dead_code, unreachable_pub)]
 
+pub mod clock;
+pub mod door;
+pub mod logs;
+pub mod process;
+pub mod proxy;
 pub mod redis;

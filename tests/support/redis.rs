@@ -16,6 +16,7 @@ pub struct RedisServer {
     child: Option<Child>,
     port: u16,
     args: Vec<String>,
+    env: Vec<(String, String)>,
     folder: TempDir,
 }
 
@@ -38,16 +39,22 @@ impl RedisServer {
 
     /// `args` go to the command line of redis-server: `&["--maxmemory", "4mb"]`.
     pub fn start_with(args: &[&str]) -> Self {
+        Self::start_with_env(args, [])
+    }
+
+    /// With variables in its environment.
+    pub fn start_with_env(args: &[&str], env: impl IntoIterator<Item = (String, String)>) -> Self {
         let mut server = Self {
             child: None,
             port: 0,
             args: args.iter().map(|arg| (*arg).to_owned()).collect(),
+            env: env.into_iter().collect(),
             folder: tempfile::tempdir().expect("a folder for redis-server"),
         };
         // Somebody else may take a free port before the server does: then the next one.
         for _ in 0..20 {
             server.port = free_port();
-            server.child = Some(spawn(server.port, server.folder.path(), &server.args));
+            server.child = Some(server.spawn());
             if server.wait_until_it_answers() {
                 return server;
             }
@@ -91,7 +98,7 @@ impl RedisServer {
         self.kill();
         let end = Instant::now() + PATIENCE;
         while Instant::now() < end {
-            self.child = Some(spawn(self.port, self.folder.path(), &self.args));
+            self.child = Some(self.spawn());
             if self.wait_until_it_answers() {
                 return;
             }
@@ -127,6 +134,24 @@ impl RedisServer {
         }
         stream.write_all(request.as_bytes())?;
         read_answer(&mut BufReader::new(stream))
+    }
+
+    fn spawn(&self) -> Child {
+        Command::new("redis-server")
+            .args(["--port", &self.port.to_string(), "--bind", "127.0.0.1"])
+            .args(["--save", "", "--appendonly", "no", "--daemonize", "no"])
+            .arg("--dir")
+            .arg(self.folder.path())
+            .args(&self.args)
+            .envs(self.env.iter().cloned())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap_or_else(|error| match error.kind() {
+                io::ErrorKind::NotFound => panic!("redis-server is not installed: run tests/run"),
+                _ => panic!("redis-server does not start: {error}"),
+            })
     }
 
     fn signal(&self, signal: rustix::process::Signal) {
@@ -208,23 +233,6 @@ impl Answer {
 fn free_port() -> u16 {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
     listener.local_addr().expect("a free port").port()
-}
-
-fn spawn(port: u16, folder: &std::path::Path, args: &[String]) -> Child {
-    Command::new("redis-server")
-        .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
-        .args(["--save", "", "--appendonly", "no", "--daemonize", "no"])
-        .arg("--dir")
-        .arg(folder)
-        .args(args)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap_or_else(|error| match error.kind() {
-            io::ErrorKind::NotFound => panic!("redis-server is not installed: run tests/run"),
-            _ => panic!("redis-server does not start: {error}"),
-        })
 }
 
 fn read_answer(reader: &mut impl BufRead) -> io::Result<Answer> {

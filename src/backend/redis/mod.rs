@@ -229,7 +229,8 @@ impl RedisSession {
         let args = |command: &mut Cmd| wire::add_call(command, &self.prefix, &self.node, call);
         let mut value = self.run(&EXCHANGE, args).await?;
         // An idle connection often shows only now that it has ended. Said twice is as good as once: the number is the same.
-        if matches!(&value, Err(error) if error.is_connection_dropped()) {
+        // Except for a ticket that leaves: whether it held is answered once only, and the gate has to know of the first time.
+        if call.leave.is_empty() && matches!(&value, Err(error) if error.is_connection_dropped()) {
             value = self.run(&EXCHANGE, args).await?;
         }
         let value = self.in_words(value)?;
@@ -410,7 +411,8 @@ impl RedisSession {
     }
 
     fn warn_if_mute(&self, mute: bool) {
-        if mute && !self.warned_mute.swap(true, Ordering::Relaxed) {
+        // Who may not listen either has been told already that waiting polls.
+        if mute && !self.link.is_deaf() && !self.warned_mute.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 server = &**self.link.server(),
                 "Redis does not let us PUBLISH on the channels {}*: whoever waits polls instead",

@@ -1,0 +1,292 @@
+//! A process of the fleet that does what a test tells it.
+
+use crate::support::door::{Door, Visitor};
+use crate::support::process::{Process, begin, tell};
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::time::{Duration, SystemTime};
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::task::JoinSet;
+use tower_permit::{Coordinator, Permit, Redis, Semaphore};
+
+/// The test's side.
+#[derive(Debug)]
+pub struct Agent(pub Process);
+
+/// What a process has done since it was told to work.
+#[derive(Clone, Copy, Debug)]
+pub struct Done {
+    pub granted: u64,
+    pub refused: u64,
+    pub lost: u64,
+}
+
+// === impl Agent ===
+
+impl Agent {
+    pub fn start(url: &str, lease: Duration) -> Self {
+        Self::start_with(url, lease, [])
+    }
+
+    /// `env` is for the process.
+    pub fn start_with<const N: usize>(
+        url: &str,
+        lease: Duration,
+        env: [(String, String); N],
+    ) -> Self {
+        let settings = [
+            ("FLEET_URL".to_owned(), url.to_owned()),
+            ("FLEET_LEASE_MS".to_owned(), lease.as_millis().to_string()),
+        ];
+        let env = settings.into_iter().chain(env);
+        Self(Process::start("agent::agent", env))
+    }
+
+    /// Asks for a permit; `key` is what it is called from now on.
+    pub fn acquire(&mut self, key: &str, name: &str, limit: u32) {
+        self.0.say(&format!("acquire {key} {name} {limit}"));
+    }
+
+    pub async fn granted(&mut self, key: &str) {
+        self.0.hear(&format!("granted {key}.")).await;
+    }
+
+    pub async fn granted_within(&mut self, key: &str, within: Duration) -> bool {
+        let heard = self.0.hear_within(&format!("granted {key}."), within).await;
+        heard.is_some()
+    }
+
+    pub async fn lost_within(&mut self, key: &str, within: Duration) -> bool {
+        let heard = self.0.hear_within(&format!("lost {key}."), within).await;
+        heard.is_some()
+    }
+
+    pub async fn is_valid(&mut self, key: &str) -> bool {
+        self.0.say(&format!("valid {key}"));
+        self.0.hear(&format!("valid {key}.")).await == "true"
+    }
+
+    /// Gives a permit back: had it been held until then?
+    pub async fn release(&mut self, key: &str) -> bool {
+        self.0.say(&format!("release {key}"));
+        self.0.hear(&format!("released {key}.")).await == "Ok(true)"
+    }
+
+    /// So many tasks take a permit, go in by the door, stay for a while, and begin anew.
+    pub async fn work(&mut self, door: &Door, name: &str, limit: u32, tasks: u32, hold: Duration) {
+        let (door, hold) = (door.path(), hold.as_millis());
+        let door = door.display();
+        self.0
+            .say(&format!("work {name} {limit} {tasks} {hold} {door}"));
+        self.0.hear("working").await;
+    }
+
+    /// What was done so far.
+    pub async fn done(&mut self) -> Done {
+        self.0.say("done");
+        self.heard_done("done").await
+    }
+
+    /// Ends the work. Whoever waits gives up, whoever is inside comes out.
+    pub async fn stop(&mut self) -> Done {
+        self.0.say("stop");
+        self.heard_done("stopped").await
+    }
+
+    async fn heard_done(&mut self, word: &str) -> Done {
+        let numbers = self.0.hear(word).await;
+        let mut numbers = numbers.split(' ').map(|number| number.parse().unwrap());
+        let mut next = || numbers.next().unwrap();
+        Done {
+            granted: next(),
+            refused: next(),
+            lost: next(),
+        }
+    }
+
+    /// What time it is, as that process sees it.
+    pub async fn wall_clock(&mut self) -> i64 {
+        self.0.say("time");
+        self.0.hear("time").await.parse().unwrap()
+    }
+}
+
+// === in the process itself ===
+
+struct Work {
+    stop: Arc<AtomicBool>,
+    granted: Arc<AtomicU64>,
+    refused: Arc<AtomicU64>,
+    semaphore: Semaphore,
+    tasks: JoinSet<()>,
+}
+
+#[test]
+fn agent() {
+    let Ok(url) = std::env::var("FLEET_URL") else {
+        return;
+    };
+    begin();
+    let lease = std::env::var("FLEET_LEASE_MS").expect("a lease");
+    let lease = Duration::from_millis(lease.parse().expect("milliseconds"));
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    runtime.expect("a runtime").block_on(async {
+        serve(&url, lease).await;
+        // A runtime that ends would wait for the next line.
+        std::process::exit(0);
+    });
+}
+
+/// Does what the lines of the standard input say, until it ends.
+async fn serve(url: &str, lease: Duration) {
+    let redis = Redis::new(url).unwrap().prefix("fleet").unwrap();
+    let permits = Coordinator::builder(redis).lease(lease).build().unwrap();
+    let mut orders = BufReader::new(tokio::io::stdin()).lines();
+    let mut interrupt =
+        tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt()).unwrap();
+    let mut holding: HashMap<String, UnboundedSender<Order>> = HashMap::new();
+    let mut work = None;
+    tell("ready");
+    loop {
+        let order = tokio::select! {
+            order = orders.next_line() => order.ok().flatten(),
+            _ = interrupt.recv() => {
+                let ended = permits.shutdown(Duration::from_millis(300)).await;
+                tell(format_args!("shut down {:?}", ended.map_err(|error| error.kind())));
+                return;
+            }
+        };
+        let Some(order) = order else { return };
+        let words: Vec<&str> = order.split(' ').collect();
+        match words[..] {
+            ["acquire", key, name, limit] => {
+                let semaphore = permits.semaphore(name, limit.parse().unwrap()).unwrap();
+                let (orders, heard) = unbounded_channel();
+                holding.insert(key.to_owned(), orders);
+                tokio::spawn(hold(key.to_owned(), semaphore, heard));
+            }
+            ["valid", key] => holding[key].send(Order::SayWhetherValid).unwrap(),
+            ["release", key] => holding[key].send(Order::Release).unwrap(),
+            ["work", name, limit, tasks, hold, door] => {
+                let semaphore = permits.semaphore(name, limit.parse().unwrap()).unwrap();
+                let hold = Duration::from_millis(hold.parse().unwrap());
+                let tasks = tasks.parse().unwrap();
+                work = Some(Work::start(semaphore, tasks, hold, door.into()).await);
+                tell("working");
+            }
+            ["done"] => {
+                let work = work.as_ref().expect("something is done");
+                tell(format_args!("done {}", work.done()));
+            }
+            ["stop"] => {
+                let work = work.take().expect("something is done");
+                tell(format_args!("stopped {}", work.end().await));
+            }
+            ["time"] => {
+                let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+                tell(format_args!("time {}", time.unwrap().as_secs()));
+            }
+            _ => panic!("unknown order: {order}"),
+        }
+    }
+}
+
+enum Order {
+    SayWhetherValid,
+    Release,
+}
+
+/// Waits for one permit and holds it until it is told otherwise.
+async fn hold(key: String, semaphore: Semaphore, mut orders: UnboundedReceiver<Order>) {
+    let permit = tokio::select! {
+        permit = semaphore.acquire() => permit,
+        _ = orders.recv() => return tell(format_args!("released {key}. None")),
+    };
+    let permit = match permit {
+        Ok(permit) => permit,
+        Err(error) => {
+            return tell(format_args!("refused {key}. {}", error.kind().as_str()));
+        }
+    };
+    tell(format_args!("granted {key}."));
+    let mut lost = false;
+    loop {
+        let order = tokio::select! {
+            // Questions first: the answer is that of the very first look.
+            biased;
+            order = orders.recv() => order,
+            error = permit.lost(), if !lost => {
+                lost = true;
+                tell(format_args!("lost {key}. {}", error.kind().as_str()));
+                continue;
+            }
+        };
+        match order {
+            Some(Order::SayWhetherValid) => {
+                tell(format_args!("valid {key}. {}", permit.is_valid()));
+            }
+            Some(Order::Release) => {
+                let released = permit.release().await;
+                let released = released.map_err(|error| error.kind());
+                return tell(format_args!("released {key}. {released:?}"));
+            }
+            None => return,
+        }
+    }
+}
+
+// === impl Work ===
+
+impl Work {
+    async fn start(semaphore: Semaphore, tasks: u32, hold: Duration, door: PathBuf) -> Self {
+        let mut work = Self {
+            stop: Arc::default(),
+            granted: Arc::default(),
+            refused: Arc::default(),
+            semaphore,
+            tasks: JoinSet::new(),
+        };
+        for _ in 0..tasks {
+            let mut visitor = Visitor::at(&door).await;
+            let (stop, semaphore) = (work.stop.clone(), work.semaphore.clone());
+            let (granted, refused) = (work.granted.clone(), work.refused.clone());
+            work.tasks.spawn(async move {
+                while !stop.load(SeqCst) {
+                    let permit: Permit =
+                        match semaphore.acquire_timeout(Duration::from_secs(2)).await {
+                            Ok(permit) => permit,
+                            Err(_) => {
+                                refused.fetch_add(1, SeqCst);
+                                tokio::time::sleep(Duration::from_millis(10)).await;
+                                continue;
+                            }
+                        };
+                    granted.fetch_add(1, SeqCst);
+                    visitor.enter().await;
+                    tokio::time::sleep(hold).await;
+                    visitor.leave().await;
+                    drop(permit);
+                }
+            });
+        }
+        work
+    }
+
+    fn done(&self) -> String {
+        let (granted, refused) = (self.granted.load(SeqCst), self.refused.load(SeqCst));
+        format!("{granted} {refused} {}", self.semaphore.stats().lost)
+    }
+
+    async fn end(mut self) -> String {
+        self.stop.store(true, SeqCst);
+        while let Some(ended) = self.tasks.join_next().await {
+            ended.expect("no panic");
+        }
+        self.done()
+    }
+}

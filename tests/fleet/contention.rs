@@ -1,0 +1,101 @@
+//! Several processes at one name.
+
+use crate::agent::Agent;
+use crate::support::door::Door;
+use crate::support::redis::RedisServer;
+use crate::{LEASE, coordinator, millis, until_seen};
+use std::time::Duration;
+
+/// `processes` with 32 tasks in all at a limit of 8, each inside for 20 ms.
+async fn contend(processes: u32) {
+    let server = RedisServer::start();
+    let door = Door::open();
+    let mut agents: Vec<_> = (0..processes)
+        .map(|_| Agent::start(&server.url(), LEASE))
+        .collect();
+    for agent in &mut agents {
+        agent.0.hear("ready").await;
+    }
+    for agent in &mut agents {
+        agent
+            .work(&door, "busy", 8, 32 / processes, millis(20))
+            .await;
+    }
+    tokio::time::sleep(millis(200)).await;
+    let start = door.look();
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let seen = door.look();
+    println!(
+        "{processes} processes: {:.1} % of 8 permits in use, {} entries",
+        seen.mean / 0.08,
+        seen.entries
+    );
+    for agent in &mut agents {
+        let done = agent.stop().await;
+        assert!(done.granted > 0, "nobody starves: {done:?}");
+        assert_eq!((done.refused, done.lost), (0, 0), "{done:?}");
+    }
+    assert_eq!(seen.peak.max(start.peak), 8, "the limit, and never above");
+    assert!(seen.mean > 7.2, "{:.2} of 8 in use", seen.mean);
+    let permits = coordinator(&server.url());
+    until_seen(&permits, "busy", (0, 0), millis(500)).await;
+}
+
+#[tokio::test]
+async fn two_processes_never_exceed_the_limit_and_keep_it_used() {
+    contend(2).await;
+}
+
+#[tokio::test]
+async fn four_processes_never_exceed_the_limit_and_keep_it_used() {
+    contend(4).await;
+}
+
+#[tokio::test]
+async fn a_limit_lowered_by_a_deploy_cuts_nobody_and_lets_nobody_in_until_it_fits() {
+    let server = RedisServer::start();
+    let permits = coordinator(&server.url());
+    let mut old = Agent::start(&server.url(), LEASE);
+    let mut new = Agent::start(&server.url(), 2 * LEASE);
+    for key in ["a", "b", "c", "d"] {
+        old.acquire(key, "deploy", 4);
+        old.granted(key).await;
+    }
+    new.acquire("new", "deploy", 2);
+    until_seen(&permits, "deploy", (4, 1), millis(2000)).await;
+    // Those with the higher limit wait behind it.
+    old.acquire("e", "deploy", 4);
+    until_seen(&permits, "deploy", (4, 2), millis(2000)).await;
+    for key in ["a", "b"] {
+        assert!(old.release(key).await);
+    }
+    assert!(!new.granted_within("new", LEASE * 3 / 2).await, "2 are in");
+    assert!(!old.granted_within("e", millis(1)).await, "it is behind");
+    assert!(old.release("c").await);
+    new.granted("new").await;
+    old.granted("e").await;
+    assert!(old.is_valid("d").await, "nobody was cut");
+    assert!(!old.lost_within("d", millis(1)).await);
+    until_seen(&permits, "deploy", (3, 0), millis(500)).await;
+}
+
+#[tokio::test]
+async fn each_process_has_its_own_lease() {
+    let server = RedisServer::start();
+    let mut short = Agent::start(&server.url(), LEASE);
+    let mut long = Agent::start(&server.url(), 3 * LEASE);
+    let mut next = Agent::start(&server.url(), LEASE);
+    for (agent, key) in [(&mut short, "short"), (&mut long, "long")] {
+        agent.acquire(key, "mixed", 2);
+        agent.granted(key).await;
+    }
+    next.acquire("first", "mixed", 2);
+    next.acquire("second", "mixed", 2);
+    // Renewals of one do not shorten or prolong the other's.
+    assert!(!next.granted_within("first", 4 * LEASE).await);
+    short.0.kill();
+    long.0.kill();
+    assert!(next.granted_within("first", 2 * LEASE).await);
+    assert!(!next.granted_within("second", LEASE / 2).await, "too soon");
+    assert!(next.granted_within("second", 3 * LEASE).await);
+}

@@ -1,0 +1,96 @@
+//! Holders that die or stand still.
+
+use crate::agent::Agent;
+use crate::support::redis::RedisServer;
+use crate::{LEASE, coordinator, millis, seen, until_seen};
+use std::time::{Duration, Instant};
+
+#[tokio::test]
+async fn the_permits_of_a_killed_process_come_back_one_lease_later() {
+    let server = RedisServer::start();
+    let mut holder = Agent::start(&server.url(), LEASE);
+    let mut next = Agent::start(&server.url(), LEASE);
+    let keys = ["a", "b", "c"];
+    for key in keys {
+        holder.acquire(key, "killed", 3);
+        holder.granted(key).await;
+    }
+    // A dead one waits at the head of the queue, too.
+    holder.acquire("waiting", "killed", 3);
+    let permits = coordinator(&server.url());
+    until_seen(&permits, "killed", (3, 1), millis(2000)).await;
+    for key in keys {
+        next.acquire(key, "killed", 3);
+    }
+    until_seen(&permits, "killed", (3, 4), millis(2000)).await;
+    holder.0.kill();
+    let killed = Instant::now();
+    for key in keys {
+        next.granted(key).await;
+    }
+    let took = killed.elapsed();
+    assert!(took < LEASE + Duration::from_secs(1), "{took:?}");
+    until_seen(&permits, "killed", (3, 0), 2 * LEASE).await;
+}
+
+#[tokio::test]
+async fn a_holder_that_stood_still_learns_its_loss_at_once_and_frees_nobody_else() {
+    let server = RedisServer::start();
+    let permits = coordinator(&server.url());
+    let mut sleeper = Agent::start(&server.url(), LEASE);
+    let mut other = Agent::start(&server.url(), LEASE);
+    other.acquire("early", "granted-asleep", 1);
+    other.granted("early").await;
+    sleeper.acquire("held", "held-asleep", 1);
+    sleeper.granted("held").await;
+    sleeper.acquire("pushed", "granted-asleep", 1);
+    until_seen(&permits, "granted-asleep", (1, 1), millis(2000)).await;
+
+    sleeper.0.pause();
+    // This one is granted to the sleeper: the push lies in its socket from here on.
+    assert!(other.release("early").await);
+    until_seen(&permits, "granted-asleep", (1, 0), millis(500)).await;
+    other.acquire("late", "granted-asleep", 1);
+    other.acquire("taken", "held-asleep", 1);
+    other.granted("late").await;
+    other.granted("taken").await;
+    // The question lies there too: it is answered before anything is learnt from outside.
+    sleeper.0.say("valid held");
+    sleeper.0.resume();
+    assert_eq!(sleeper.0.hear("valid held.").await, "false", "at once");
+    assert!(sleeper.lost_within("held", LEASE).await, "and for good");
+    assert!(!sleeper.is_valid("held").await);
+    assert!(!sleeper.release("held").await, "there was nothing to free");
+    assert!(
+        !sleeper.granted_within("pushed", LEASE).await,
+        "out of date"
+    );
+    for (key, name) in [("taken", "held-asleep"), ("late", "granted-asleep")] {
+        assert!(other.is_valid(key).await);
+        assert!(!other.lost_within(key, millis(1)).await);
+        assert_eq!(seen(&permits, name).await.0, 1, "{name}");
+    }
+    // Its place in the queue is in order again.
+    assert!(other.release("late").await);
+    sleeper.granted("pushed").await;
+}
+
+#[tokio::test]
+async fn a_short_pause_loses_nothing() {
+    let server = RedisServer::start();
+    let mut holder = Agent::start(&server.url(), 2 * LEASE);
+    let mut other = Agent::start(&server.url(), LEASE);
+    holder.acquire("held", "short", 1);
+    holder.granted("held").await;
+    other.acquire("waits", "short", 1);
+    for _ in 0..3 {
+        holder.0.pause();
+        tokio::time::sleep(LEASE / 2).await;
+        holder.0.resume();
+        assert!(holder.is_valid("held").await);
+        tokio::time::sleep(LEASE / 2).await;
+    }
+    assert!(!other.granted_within("waits", millis(1)).await);
+    assert!(holder.release("held").await);
+    other.granted("waits").await;
+}
