@@ -262,7 +262,7 @@ impl<C: HasTerms> State<C> {
             (tickets, room)
         };
         let (keep, room) = take(self.tickets.to_keep(now, MOST_TICKETS));
-        let (leave, room) = take(self.tickets.to_leave(now, room));
+        let (leave, room) = take(self.tickets.say_leaves(now, room));
         let (enter, room) = take(self.waiters.ask(room, now));
         let mut try_enter = Vec::new();
         while try_enter.len() < room

@@ -150,6 +150,11 @@ impl Tickets {
         }
     }
 
+    #[cfg(test)]
+    pub(crate) fn deadline(&self, ticket: u64) -> Option<Instant> {
+        self.held.get(&ticket).map(|held| held.deadline)
+    }
+
     /// A grant confirmed at `sent` has so little of its lease left that it must be confirmed before it is used.
     pub(crate) fn is_stale(&self, sent: Instant, now: Instant) -> bool {
         (sent + self.lease).saturating_duration_since(now) < self.lease / 3
@@ -352,7 +357,7 @@ impl Tickets {
     }
 
     /// The leaves to say in this call.
-    pub(crate) fn to_leave(&mut self, now: Instant, most: usize) -> Vec<u64> {
+    pub(crate) fn say_leaves(&mut self, now: Instant, most: usize) -> Vec<u64> {
         let leaving = self.leaving.iter_mut().take(most);
         let tickets: Vec<u64> = leaving
             .map(|(ticket, leaving)| {
