@@ -385,6 +385,7 @@ impl<C: HasTerms> State<C> {
     pub(crate) fn pushed(&mut self, grant: Grant, now: Instant) -> News<C> {
         let (mut news, ticket) = (News::default(), grant.ticket);
         if self.tickets.is_held(ticket) {
+            self.tickets.still_granted(ticket);
             return news;
         }
         let standing = self.waiters.standing(ticket);

@@ -174,8 +174,16 @@ impl Tickets {
         self.renewals.first().is_some_and(|(at, _)| *at <= now)
     }
 
+    /// The backend has granted a ticket that a guard of ours has. If it was lost, the grant is nobody's.
+    pub(crate) fn still_granted(&mut self, ticket: u64) {
+        if self.lost(ticket).is_some() {
+            self.leave(ticket, None, None);
+        }
+    }
+
     /// The call that was sent at `sent` has confirmed the permit.
     pub(crate) fn confirm(&mut self, ticket: u64, sent: Instant) {
+        self.still_granted(ticket);
         if let Some(held) = self.held.get_mut(&ticket)
             && held.lost.is_none()
             && held.deadline < sent + self.lease

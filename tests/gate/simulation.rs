@@ -211,6 +211,8 @@ struct Peer {
     reserved: HashSet<u64>,
     /// What the backend may know of: named in a call, and no leave of it was answered. With the time of its first leave.
     known: BTreeMap<u64, Option<Time>>,
+    /// Was said, and not answered.
+    unheard: Vec<u64>,
     released: HashSet<u64>,
     releases: Vec<(Time, oneshot::Receiver<bool>)>,
 }
@@ -224,10 +226,7 @@ struct Word {
 }
 
 struct Flight {
-    number: u64,
-    keep: Vec<u64>,
-    leave: Vec<u64>,
-    try_enter: Vec<u64>,
+    call: Call,
     sent: Instant,
 }
 
@@ -381,6 +380,7 @@ impl World {
             guards: BTreeMap::new(),
             reserved: HashSet::new(),
             known: BTreeMap::new(),
+            unheard: Vec::new(),
             released: HashSet::new(),
             releases: Vec::new(),
         }
@@ -474,7 +474,7 @@ impl World {
             }
             Happening::Resume => {}
             Happening::Reply(number, reply) => {
-                let Some(flight) = peer.call.take_if(|flight| flight.number == number) else {
+                let Some(flight) = peer.call.take_if(|flight| flight.call.number == number) else {
                     return;
                 };
                 match reply {
@@ -483,7 +483,7 @@ impl World {
                 }
             }
             Happening::GiveUp(number) => {
-                let Some(flight) = peer.call.take_if(|flight| flight.number == number) else {
+                let Some(flight) = peer.call.take_if(|flight| flight.call.number == number) else {
                     return;
                 };
                 self.unheard(n, &flight, "given up");
@@ -491,6 +491,7 @@ impl World {
             Happening::Push(grant) => {
                 note!(self, "{n}: is told that {} is granted", grant.ticket);
                 self.seen.pushed += 1;
+                self.nodes[n].known.entry(grant.ticket).or_default();
                 let news = self.nodes[n].state.pushed(grant, now);
                 self.deliver(n, news);
             }
@@ -594,6 +595,14 @@ impl World {
             peer.known.entry(*ticket).or_default();
         }
         let state = &peer.state;
+        for ticket in peer.unheard.drain(..) {
+            let again = call.enter.contains(&ticket) || call.try_enter.contains(&ticket);
+            let wanted = state.waiters.has_ticket(ticket) || peer.tries.contains_key(&ticket);
+            assert!(
+                again || !wanted || said == MOST_TICKETS,
+                "{ticket} is not said again"
+            );
+        }
         peer.known.retain(|ticket, left| {
             if call.leave.contains(ticket) {
                 left.get_or_insert(time);
@@ -610,10 +619,7 @@ impl World {
         let timeout = (500 * MILLI).min(lease / 6);
         let (node, events) = (peer.node.clone(), Arc::clone(&peer.events));
         let flight = Flight {
-            number,
-            keep: call.keep.clone(),
-            leave: call.leave.clone(),
-            try_enter: call.try_enter.clone(),
+            call: call.clone(),
             sent: self.instant(),
         };
         self.nodes[n].call = Some(flight);
@@ -649,7 +655,7 @@ impl World {
         note!(
             self,
             "{n}: hears {} kept {:?} entered {:?} tried {:?} granted {:?}",
-            flight.number,
+            flight.call.number,
             outcome.kept,
             outcome.entered,
             outcome.tried,
@@ -659,15 +665,15 @@ impl World {
         let peer = &mut self.nodes[n];
         peer.health.answered(now);
         let news = peer.state.hear(outcome, flight.sent, now);
-        for ticket in &flight.leave {
+        for ticket in &flight.call.leave {
             peer.known.remove(ticket);
         }
-        for (ticket, answer) in flight.try_enter.iter().zip(&outcome.tried) {
+        for (ticket, answer) in flight.call.try_enter.iter().zip(&outcome.tried) {
             if !matches!(answer, Answer::Held { .. }) {
                 peer.known.remove(ticket);
             }
         }
-        for (ticket, answer) in flight.keep.iter().zip(&outcome.kept) {
+        for (ticket, answer) in flight.call.keep.iter().zip(&outcome.kept) {
             let held = matches!(answer, Answer::Held { .. });
             assert!(
                 held || peer.state.tickets.lost(*ticket).is_some(),
@@ -678,8 +684,10 @@ impl World {
     }
 
     fn unheard(&mut self, n: usize, flight: &Flight, why: &str) {
-        note!(self, "{n}: {why}: {}", flight.number);
+        note!(self, "{n}: {why}: {}", flight.call.number);
         let now = self.instant();
+        let said = flight.call.enter.iter().chain(&flight.call.try_enter);
+        self.nodes[n].unheard.extend(said);
         let jitter = self.rng.below(1000) as f64 / 1000.0;
         let peer = &mut self.nodes[n];
         let outage = peer.health.failed(flight.sent, now, &down());
@@ -836,6 +844,18 @@ impl World {
             self.words.insert(node.as_str().to_owned(), word);
         }
         self.check_grants();
+        if let Reply::Done(outcome) = &reply {
+            let said = call.keep.iter().chain(&call.enter).chain(&call.try_enter);
+            let answers = outcome.kept.iter().chain(&outcome.entered);
+            for (ticket, answer) in said.zip(answers.chain(&outcome.tried)) {
+                let held = self.room.held_until(&node, *ticket).is_some();
+                assert_eq!(
+                    matches!(answer, Answer::Held { .. }),
+                    held,
+                    "{ticket}: {answer:?}"
+                );
+            }
+        }
         self.push(
             pushes
                 .into_iter()
@@ -957,7 +977,11 @@ impl World {
                 self,
                 "{n}: the pump goes with its runtime, and another comes"
             );
-            self.nodes[n].call = None;
+            if let Some(Flight { call, .. }) = self.nodes[n].call.take() {
+                self.nodes[n]
+                    .unheard
+                    .extend(call.enter.iter().chain(&call.try_enter));
+            }
             self.pump(n);
         }
         if self.rng.chance(faults.close) {
@@ -980,7 +1004,7 @@ impl World {
             peer.state.probe();
             return self.pump(n);
         }
-        if peer.state.waiters.len() > 30 {
+        if peer.state.waiters.len() > 15 {
             return;
         }
         let tries = self.rng.chance(150);
