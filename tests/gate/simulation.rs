@@ -849,11 +849,8 @@ impl World {
             let answers = outcome.kept.iter().chain(&outcome.entered);
             for (ticket, answer) in said.zip(answers.chain(&outcome.tried)) {
                 let held = self.room.held_until(&node, *ticket).is_some();
-                assert_eq!(
-                    matches!(answer, Answer::Held { .. }),
-                    held,
-                    "{ticket}: {answer:?}"
-                );
+                let says_so = matches!(answer, Answer::Held { .. });
+                assert!(held || !says_so, "{ticket}: {answer:?}");
             }
         }
         self.push(
