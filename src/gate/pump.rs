@@ -189,7 +189,9 @@ impl Pump {
         let Some(begins) = health.outage_begins(sent) else {
             return pending().await;
         };
-        sleep_until(begins).await;
+        while now() < begins {
+            sleep_until(begins).await;
+        }
         let now = now();
         let waited = now.saturating_duration_since(sent);
         if let Some(error) = health.failed(sent, now, &no_answer(waited)) {
