@@ -395,7 +395,7 @@ impl<C: HasTerms> State<C> {
                 doubtful: false,
             }) => self.granted(ticket, since, now, &mut news),
             _ if self.waiters.has_ticket(ticket) => self.waiters.ask_again(ticket),
-            _ => self.tickets.leave(ticket, None, None),
+            _ => self.tickets.leave_anew(ticket),
         }
         news
     }
@@ -417,7 +417,7 @@ impl<C: HasTerms> State<C> {
             } else if self.waiters.has_ticket(ticket) {
                 self.waiters.ask_again(ticket);
             } else {
-                self.tickets.leave(ticket, None, None);
+                self.tickets.leave_anew(ticket);
             }
             return;
         }
@@ -443,7 +443,7 @@ impl<C: HasTerms> State<C> {
             let departed = self.waiters.take_oldest()?;
             return Some(self.depart(departed));
         }
-        self.tickets.leave(ticket, None, None);
+        self.tickets.leave_anew(ticket);
         None
     }
 
