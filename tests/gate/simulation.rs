@@ -155,6 +155,7 @@ struct Faults {
     limits: u64,
     resync: u64,
     close: u64,
+    pump_gone: u64,
 }
 
 struct World {
@@ -210,7 +211,6 @@ struct Peer {
 
 struct Flight {
     number: u64,
-    batch: Batch,
     sent: Instant,
 }
 
@@ -290,6 +290,7 @@ impl World {
             limits: level(10),
             resync: level(10),
             close: level(2),
+            pump_gone: level(20),
         };
         // A flush and an eviction excuse much: most runs go without.
         if seed % 4 != 0 {
@@ -532,10 +533,10 @@ impl World {
             number: peer.last_number,
             limit: peer.state.limit,
             lease: peer.lease,
-            leave: batch.leave.clone(),
-            keep: batch.keep.clone(),
-            enter: batch.enter.clone(),
-            try_enter: batch.try_enter.clone(),
+            leave: batch.leave,
+            keep: batch.keep,
+            enter: batch.enter,
+            try_enter: batch.try_enter,
         };
         note!(
             self,
@@ -567,7 +568,6 @@ impl World {
         let (node, events) = (peer.node.clone(), Arc::clone(&peer.events));
         let flight = Flight {
             number,
-            batch,
             sent: self.instant(),
         };
         self.nodes[n].call = Some(flight);
@@ -612,7 +612,7 @@ impl World {
         let now = self.instant();
         let peer = &mut self.nodes[n];
         peer.health.answered(now);
-        let news = peer.state.hear(&flight.batch, outcome, flight.sent, now);
+        let news = peer.state.hear(outcome, flight.sent, now);
         self.deliver(n, news);
     }
 
@@ -622,9 +622,9 @@ impl World {
         let jitter = self.rng.below(1000) as f64 / 1000.0;
         let peer = &mut self.nodes[n];
         let outage = peer.health.failed(flight.sent, now, &down());
-        peer.state.unheard(&flight.batch, jitter, now);
+        peer.state.unheard(jitter, now);
         if let Some(error) = outage {
-            let news = peer.state.refuse_newcomers(&error, now);
+            let news = peer.state.refuse_newcomers(&error);
             self.deliver(n, news);
         }
     }
@@ -659,6 +659,9 @@ impl World {
             peer.line.retain(|_, caller| *caller != ends.caller);
             peer.tries.retain(|_, caller| *caller != ends.caller);
             self.answer(ends.caller);
+        }
+        for (answer, held) in news.answers {
+            answer.send(held).expect("we listen");
         }
         for (ticket, why) in news.lost {
             note!(self, "{n}: {ticket} is lost: {why:?}");
@@ -717,7 +720,9 @@ impl World {
             peer.guards.remove(&ticket);
             peer.released.insert(ticket);
         }
-        peer.state.tickets.drop_guard(ticket, now, answer);
+        if let Some((answer, held)) = peer.state.tickets.drop_guard(ticket, now, answer) {
+            answer.send(held).expect("we listen");
+        }
     }
 
     // --- the backend ---
@@ -868,6 +873,14 @@ impl World {
             self.nodes[n].state.resync();
             self.pump(n);
         }
+        if self.rng.chance(faults.pump_gone) && self.nodes[n].call.is_some() {
+            note!(
+                self,
+                "{n}: the pump goes with its runtime, and another comes"
+            );
+            self.nodes[n].call = None;
+            self.pump(n);
+        }
         if self.rng.chance(faults.close) {
             note!(self, "{n}: takes everything back");
             let now = self.instant();
@@ -946,7 +959,7 @@ impl World {
             .min(self.rng.below(all.len() as u64));
         let (waiter, caller) = all[which as usize];
         note!(self, "{n}: caller {caller} gives up");
-        let ends = self.nodes[n].state.give_up(waiter, now).expect("it waits");
+        let ends = self.nodes[n].state.give_up(waiter).expect("it waits");
         assert_eq!(ends.caller, caller);
         self.seen.cancelled += 1;
         self.callers[caller].gave_up = true;
