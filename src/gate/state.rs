@@ -262,7 +262,7 @@ impl<C: HasTerms> State<C> {
             (tickets, room)
         };
         let (keep, room) = take(self.tickets.to_keep(now, MOST_TICKETS));
-        let (leave, room) = take(self.tickets.to_leave(now, room));
+        let (leave, room) = take(self.tickets.say_leaves(now, room));
         let (enter, room) = take(self.waiters.ask(room, now));
         let mut try_enter = Vec::new();
         while try_enter.len() < room
@@ -385,6 +385,7 @@ impl<C: HasTerms> State<C> {
     pub(crate) fn pushed(&mut self, grant: Grant, now: Instant) -> News<C> {
         let (mut news, ticket) = (News::default(), grant.ticket);
         if self.tickets.is_held(ticket) {
+            self.tickets.still_granted(ticket);
             return news;
         }
         let standing = self.waiters.standing(ticket);

@@ -150,6 +150,11 @@ impl Tickets {
         }
     }
 
+    #[cfg(test)]
+    pub(crate) fn deadline(&self, ticket: u64) -> Option<Instant> {
+        self.held.get(&ticket).map(|held| held.deadline)
+    }
+
     /// A grant confirmed at `sent` has so little of its lease left that it must be confirmed before it is used.
     pub(crate) fn is_stale(&self, sent: Instant, now: Instant) -> bool {
         (sent + self.lease).saturating_duration_since(now) < self.lease / 3
@@ -169,8 +174,16 @@ impl Tickets {
         self.renewals.first().is_some_and(|(at, _)| *at <= now)
     }
 
+    /// The backend has granted a ticket that a guard of ours has. If it was lost, the grant is nobody's.
+    pub(crate) fn still_granted(&mut self, ticket: u64) {
+        if self.lost(ticket).is_some() {
+            self.leave(ticket, None, None);
+        }
+    }
+
     /// The call that was sent at `sent` has confirmed the permit.
     pub(crate) fn confirm(&mut self, ticket: u64, sent: Instant) {
+        self.still_granted(ticket);
         if let Some(held) = self.held.get_mut(&ticket)
             && held.lost.is_none()
             && held.deadline < sent + self.lease
@@ -352,7 +365,7 @@ impl Tickets {
     }
 
     /// The leaves to say in this call.
-    pub(crate) fn to_leave(&mut self, now: Instant, most: usize) -> Vec<u64> {
+    pub(crate) fn say_leaves(&mut self, now: Instant, most: usize) -> Vec<u64> {
         let leaving = self.leaving.iter_mut().take(most);
         let tickets: Vec<u64> = leaving
             .map(|(ticket, leaving)| {
