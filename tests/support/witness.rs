@@ -21,10 +21,6 @@ impl Witness {
         Inside(self.clone())
     }
 
-    pub fn inside(&self) -> usize {
-        self.inside.load(SeqCst)
-    }
-
     /// The most that were ever inside at once.
     pub fn peak(&self) -> usize {
         self.peak.load(SeqCst)
