@@ -1,4 +1,5 @@
 //! Counts who is inside, from outside.
+#![allow(dead_code)] // each test program uses a part of it
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -19,6 +20,10 @@ impl Witness {
         let inside = self.inside.fetch_add(1, SeqCst) + 1;
         self.peak.fetch_max(inside, SeqCst);
         Inside(self.clone())
+    }
+
+    pub fn inside(&self) -> usize {
+        self.inside.load(SeqCst)
     }
 
     /// The most that were ever inside at once.
