@@ -1030,8 +1030,23 @@ async fn costs() {
          return 1",
     );
     let leave = Script::new("return redis.call('ZREM', KEYS[1], ARGV[1])");
+    let bare = Script::new("return redis.call('ZADD', KEYS[1], ARGV[1], ARGV[2])");
     let a = Peer::new(&server.url()).limit(20);
     for _ in 0..2 {
+        server.command(&["CONFIG", "RESETSTAT"]);
+        for i in 0..5000 {
+            let ticket = a.node.ticket(i);
+            let mut call = bare.key("bare");
+            let _: i64 = call
+                .arg(1)
+                .arg(&ticket)
+                .invoke_async(&mut plain)
+                .await
+                .unwrap();
+            let mut call = leave.key("bare");
+            let _: i64 = call.arg(&ticket).invoke_async(&mut plain).await.unwrap();
+        }
+        let no_limit = micros() * 2.0;
         server.command(&["CONFIG", "RESETSTAT"]);
         for i in 0..5000 {
             let ticket = a.node.ticket(i);
@@ -1072,7 +1087,7 @@ async fn costs() {
         }
         ours[2] = micros();
         println!(
-            "plain pair {pair:.1}, idle name {:.1}, busy name {:.1}, both in one call {:.1} us",
+            "ZADD and ZREM alone {no_limit:.1}, plain pair {pair:.1}, idle name {:.1}, busy name {:.1}, both in one call {:.1} us",
             ours[0], ours[1], ours[2]
         );
     }
