@@ -16,7 +16,7 @@ use tower_permit::{Coordinator, Permit, Redis, Semaphore};
 #[derive(Debug)]
 pub struct Agent(pub Process);
 
-/// What a process has done since it was told to work.
+/// What a process did while it worked.
 #[derive(Clone, Copy, Debug)]
 pub struct Done {
     pub granted: u64,
@@ -84,20 +84,10 @@ impl Agent {
         self.0.hear("working").await;
     }
 
-    /// What was done so far.
-    pub async fn done(&mut self) -> Done {
-        self.0.say("done");
-        self.heard_done("done").await
-    }
-
     /// Ends the work. Whoever waits gives up, whoever is inside comes out.
     pub async fn stop(&mut self) -> Done {
         self.0.say("stop");
-        self.heard_done("stopped").await
-    }
-
-    async fn heard_done(&mut self, word: &str) -> Done {
-        let numbers = self.0.hear(word).await;
+        let numbers = self.0.hear("stopped").await;
         let mut numbers = numbers.split(' ').map(|number| number.parse().unwrap());
         let mut next = || numbers.next().unwrap();
         Done {
@@ -179,10 +169,6 @@ async fn serve(url: &str, lease: Duration) {
                 work = Some(Work::start(semaphore, tasks, hold, door.into()).await);
                 tell("working");
             }
-            ["done"] => {
-                let work = work.as_ref().expect("something is done");
-                tell(format_args!("done {}", work.done()));
-            }
             ["stop"] => {
                 let work = work.take().expect("something is done");
                 tell(format_args!("stopped {}", work.end().await));
@@ -257,17 +243,15 @@ impl Work {
             let (granted, refused) = (work.granted.clone(), work.refused.clone());
             work.tasks.spawn(async move {
                 while !stop.load(SeqCst) {
-                    let permit: Permit = match semaphore
-                        .acquire_timeout(Duration::from_secs(2))
-                        .await
-                    {
-                        Ok(permit) => permit,
-                        Err(_) => {
-                            refused.fetch_add(1, SeqCst);
-                            tokio::time::sleep(Duration::from_millis(10)).await;
-                            continue;
-                        }
-                    };
+                    let permit: Permit =
+                        match semaphore.acquire_timeout(Duration::from_secs(2)).await {
+                            Ok(permit) => permit,
+                            Err(_) => {
+                                refused.fetch_add(1, SeqCst);
+                                tokio::time::sleep(Duration::from_millis(10)).await;
+                                continue;
+                            }
+                        };
                     granted.fetch_add(1, SeqCst);
                     visitor.enter().await;
                     tokio::time::sleep(hold).await;
@@ -279,16 +263,12 @@ impl Work {
         work
     }
 
-    fn done(&self) -> String {
-        let (granted, refused) = (self.granted.load(SeqCst), self.refused.load(SeqCst));
-        format!("{granted} {refused} {}", self.semaphore.stats().lost)
-    }
-
     async fn end(mut self) -> String {
         self.stop.store(true, SeqCst);
         while let Some(ended) = self.tasks.join_next().await {
             ended.expect("no panic");
         }
-        self.done()
+        let (granted, refused) = (self.granted.load(SeqCst), self.refused.load(SeqCst));
+        format!("{granted} {refused} {}", self.semaphore.stats().lost)
     }
 }

@@ -4,7 +4,7 @@ use crate::agent::Agent;
 use crate::support::clock::WallClock;
 use crate::support::door::Door;
 use crate::support::redis::RedisServer;
-use crate::{LEASE, millis};
+use crate::{LEASE, coordinator, millis, until_seen};
 use std::time::{Duration, SystemTime};
 
 const HOUR: i64 = 3600;
@@ -61,7 +61,10 @@ async fn a_process_whose_clock_is_an_hour_off_is_like_any_other() {
 }
 
 /// Two hold all along and two processes work beside them, while `disturb` does its worst to the server.
-async fn nobody_is_evicted(lease: Duration, disturb: impl AsyncFn(&RedisServer, &WallClock, usize)) {
+async fn nobody_is_evicted(
+    lease: Duration,
+    disturb: impl AsyncFn(&RedisServer, &WallClock, usize),
+) {
     let clock = WallClock::new();
     let server = RedisServer::start_with_env(&[], clock.env());
     let door = Door::open();
@@ -79,6 +82,8 @@ async fn nobody_is_evicted(lease: Duration, disturb: impl AsyncFn(&RedisServer, 
     }
     // One waits behind them, so that there is somebody to profit from an eviction.
     workers[0].acquire("waits", "held", 2);
+    let permits = coordinator(&server.url());
+    until_seen(&permits, "held", (2, 1), 2 * LEASE).await;
     for worker in &mut workers {
         worker.work(&door, "worked", 2, 4, millis(5)).await;
     }
@@ -90,7 +95,10 @@ async fn nobody_is_evicted(lease: Duration, disturb: impl AsyncFn(&RedisServer, 
         assert!(after.entries > 20, "round {round}: it goes on: {after:?}");
         assert!(before.peak.max(after.peak) <= 2, "round {round}: {after:?}");
         for holder in &mut holders {
-            assert!(!holder.lost_within("held", millis(1)).await, "round {round}");
+            assert!(
+                !holder.lost_within("held", millis(1)).await,
+                "round {round}"
+            );
             assert!(holder.is_valid("held").await, "round {round}");
         }
         let profits = workers[0].granted_within("waits", millis(1)).await;

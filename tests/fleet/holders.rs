@@ -61,7 +61,10 @@ async fn a_holder_that_stood_still_learns_its_loss_at_once_and_frees_nobody_else
     assert!(sleeper.lost_within("held", LEASE).await, "and for good");
     assert!(!sleeper.is_valid("held").await);
     assert!(!sleeper.release("held").await, "there was nothing to free");
-    assert!(!sleeper.granted_within("pushed", LEASE).await, "out of date");
+    assert!(
+        !sleeper.granted_within("pushed", LEASE).await,
+        "out of date"
+    );
     for (key, name) in [("taken", "held-asleep"), ("late", "granted-asleep")] {
         assert!(other.is_valid(key).await);
         assert!(!other.lost_within(key, millis(1)).await);

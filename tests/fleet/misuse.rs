@@ -27,8 +27,12 @@ async fn all_hear(permits: &Coordinator, name: &str, kind: ErrorKind) {
     for _ in 0..2 {
         let start = Instant::now();
         let errors = [
-            within(LEASE, "acquire", semaphore.acquire()).await.unwrap_err(),
-            within(LEASE, "try", semaphore.try_acquire()).await.unwrap_err(),
+            within(LEASE, "acquire", semaphore.acquire())
+                .await
+                .unwrap_err(),
+            within(LEASE, "try", semaphore.try_acquire())
+                .await
+                .unwrap_err(),
         ];
         assert!(start.elapsed() < LEASE, "{:?}", start.elapsed());
         for error in errors {
@@ -74,7 +78,9 @@ async fn a_password_is_not_shown_when_the_server_is_down_or_comes_and_goes() {
     let semaphore = permits.semaphore("secret", 1).unwrap();
     let held = semaphore.acquire().await.unwrap();
     server.kill();
-    let error = within(LEASE, "a newcomer", semaphore.acquire()).await.unwrap_err();
+    let error = within(LEASE, "a newcomer", semaphore.acquire())
+        .await
+        .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert!(!shown(&error).contains(PASSWORD));
     for error in [
@@ -137,7 +143,11 @@ async fn something_else_under_our_name_is_said_and_left_alone() {
         server.command(&["SET", &key, "mine"]);
         all_hear(&permits, "typed", ErrorKind::Incompatible).await;
         assert_eq!(server.command(&["GET", &key]).text(), "mine");
-        assert_eq!(server.command(&["DBSIZE"]).int(), 3, "{key} and the other name");
+        assert_eq!(
+            server.command(&["DBSIZE"]).int(),
+            3,
+            "{key} and the other name"
+        );
         server.command(&["DEL", &key]);
     }
     let permit = permits.semaphore("typed", 1).unwrap().acquire().await;
@@ -204,7 +214,9 @@ async fn what_is_no_server_of_ours_is_named() {
         });
         let permits = coordinator(&format!("redis://127.0.0.1:{port}"));
         let semaphore = permits.semaphore("strange", 1).unwrap();
-        let error = within(LEASE, "a newcomer", semaphore.acquire()).await.unwrap_err();
+        let error = within(LEASE, "a newcomer", semaphore.acquire())
+            .await
+            .unwrap_err();
         println!("{reply:?}: {error}");
         assert!(permits.check().await.is_err());
         serving.abort();
@@ -226,7 +238,9 @@ async fn a_server_that_is_too_old_is_said_by_the_check() {
                     let request = String::from_utf8_lossy(&request[..length]).to_uppercase();
                     for word in request.split("\r\n") {
                         let reply = match word {
-                            "HELLO" => "%2\r\n$6\r\nserver\r\n$5\r\nredis\r\n$7\r\nversion\r\n$6\r\n6.0.16\r\n",
+                            "HELLO" => {
+                                "%2\r\n$6\r\nserver\r\n$5\r\nredis\r\n$7\r\nversion\r\n$6\r\n6.0.16\r\n"
+                            }
                             "SUBSCRIBE" => ">3\r\n$9\r\nsubscribe\r\n$1\r\nx\r\n:1\r\n",
                             "EVALSHA" | "EVAL" => "-ERR unknown command\r\n",
                             _ => continue,

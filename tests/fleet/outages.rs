@@ -10,9 +10,7 @@ use std::convert::Infallible;
 use std::time::{Duration, Instant};
 use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_permit::layers::OnUnavailable;
-use tower_permit::{
-    Coordinator, DistributedConcurrencyLimitLayer, ErrorKind, Semaphore,
-};
+use tower_permit::{Coordinator, DistributedConcurrencyLimitLayer, ErrorKind, Semaphore};
 
 const OUTAGE_AFTER: Duration = millis(500);
 /// By when a newcomer is decided.
@@ -64,7 +62,11 @@ async fn survive(
         // Nobody knows yet: who has less patience than the crate decides by that, the others hear it.
         let start = Instant::now();
         let (impatient, newcomer, other) = tokio::join!(
-            within(millis(200), "a wait of 200 ms", free.acquire_timeout(millis(200))),
+            within(
+                millis(200),
+                "a wait of 200 ms",
+                free.acquire_timeout(millis(200))
+            ),
             within(DECIDED, "a newcomer", free.acquire()),
             within(DECIDED, "a newcomer to a full name", full.acquire()),
         );
@@ -76,12 +78,16 @@ async fn survive(
         // Now it is known.
         for _ in 0..5 {
             let start = Instant::now();
-            let error = within(DECIDED, "a newcomer", free.acquire()).await.unwrap_err();
+            let error = within(DECIDED, "a newcomer", free.acquire())
+                .await
+                .unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Unavailable);
             assert!(start.elapsed() < SLACK / 4, "{:?}", start.elapsed());
             tokio::time::sleep(millis(100)).await;
         }
-        let error = within(DECIDED, "a try", free.try_acquire()).await.unwrap_err();
+        let error = within(DECIDED, "a try", free.try_acquire())
+            .await
+            .unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable);
         assert!(!waits.is_finished(), "who waits already waits on");
         let lines = logs.with("does not answer: newcomers");
@@ -122,7 +128,14 @@ async fn a_paused_server() {
 async fn a_server_that_is_killed_and_comes_back_empty() {
     let mut server = RedisServer::start();
     let url = server.url();
-    survive(&mut server, &url, true, RedisServer::kill, RedisServer::restart).await;
+    survive(
+        &mut server,
+        &url,
+        true,
+        RedisServer::kill,
+        RedisServer::restart,
+    )
+    .await;
 }
 
 /// Nothing passes in one direction. What was sent meanwhile arrives in the end, as TCP sees to it.
@@ -199,7 +212,12 @@ async fn a_link_on_which_everything_is_lost_is_used_again_when_it_is_back() {
 async fn who_waits_is_back_in_the_queue_after_everything_was_flushed() {
     let server = RedisServer::start();
     let [first, second, third] = [(); 3].map(|()| coordinator(&server.url()));
-    let held = first.semaphore("flushed", 1).unwrap().acquire().await.unwrap();
+    let held = first
+        .semaphore("flushed", 1)
+        .unwrap()
+        .acquire()
+        .await
+        .unwrap();
     let semaphore = second.semaphore("flushed", 1).unwrap();
     let waits: Vec<_> = (0..3)
         .map(|_| {
@@ -210,7 +228,12 @@ async fn who_waits_is_back_in_the_queue_after_everything_was_flushed() {
     until_seen(&third, "flushed", (1, 3), millis(1000)).await;
     server.command(&["FLUSHALL"]);
     // Somebody else is quicker, and holds on.
-    let quick = third.semaphore("flushed", 1).unwrap().acquire().await.unwrap();
+    let quick = third
+        .semaphore("flushed", 1)
+        .unwrap()
+        .acquire()
+        .await
+        .unwrap();
     within(LEASE, "the loss", held.lost()).await;
     assert!(!held.is_valid());
     drop(held);

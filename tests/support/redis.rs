@@ -43,10 +43,7 @@ impl RedisServer {
     }
 
     /// With variables in its environment.
-    pub fn start_with_env(
-        args: &[&str],
-        env: impl IntoIterator<Item = (String, String)>,
-    ) -> Self {
+    pub fn start_with_env(args: &[&str], env: impl IntoIterator<Item = (String, String)>) -> Self {
         let mut server = Self {
             child: None,
             port: 0,

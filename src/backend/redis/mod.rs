@@ -6,7 +6,7 @@ mod tests;
 mod wire;
 
 use crate::backend::{
-    Backend, Call, Events, Inspection, Outcome, Open, Promises, Reply, Session, State,
+    Backend, Call, Events, Inspection, Open, Outcome, Promises, Reply, Session, State,
 };
 use crate::error::{Error, ErrorKind};
 use crate::name::{Node, Queue};
@@ -230,9 +230,7 @@ impl RedisSession {
         let mut value = self.run(&EXCHANGE, args).await?;
         // An idle connection often shows only now that it has ended. Said twice is as good as once: the number is the same.
         // Except for a ticket that leaves: whether it held is answered once only, and the gate has to know of the first time.
-        if call.leave.is_empty()
-            && matches!(&value, Err(error) if error.is_connection_dropped())
-        {
+        if call.leave.is_empty() && matches!(&value, Err(error) if error.is_connection_dropped()) {
             value = self.run(&EXCHANGE, args).await?;
         }
         let value = self.in_words(value)?;
