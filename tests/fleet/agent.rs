@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinSet;
@@ -67,6 +67,18 @@ impl Agent {
     pub async fn is_valid(&mut self, key: &str) -> bool {
         self.0.say(&format!("valid {key}"));
         self.0.hear(&format!("valid {key}.")).await == "true"
+    }
+
+    /// Whether it is valid by then: on a busy machine a renewal may be late.
+    pub async fn is_valid_within(&mut self, key: &str, within: Duration) -> bool {
+        let end = Instant::now() + within;
+        loop {
+            let valid = self.is_valid(key).await;
+            if valid || Instant::now() > end {
+                return valid;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
     }
 
     /// Gives a permit back: had it been held until then?
