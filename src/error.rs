@@ -90,14 +90,6 @@ impl Error {
         Self::build(kind, message.into(), None)
     }
 
-    pub(crate) fn with_source(
-        kind: ErrorKind,
-        message: impl Into<Cow<'static, str>>,
-        source: impl Into<BoxError>,
-    ) -> Self {
-        Self::build(kind, message.into(), Some(source.into()))
-    }
-
     pub(crate) fn config(message: impl Into<Cow<'static, str>>) -> Self {
         Self::new(ErrorKind::InvalidConfig, message)
     }

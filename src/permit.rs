@@ -52,8 +52,11 @@ pin_project! {
     pub(crate) struct WhenLost {
         gate: Arc<Gate>,
         ticket: u64,
+        // Hears every loss since it was made, polled or not.
         #[pin]
         next_loss: OwnedNotified,
+        // Whether it may have been lost before `next_loss` was made, or by what that has heard.
+        look: bool,
     }
 }
 
@@ -138,6 +141,7 @@ impl Permit {
             gate: Arc::clone(&self.gate),
             ticket: self.ticket,
             next_loss: self.gate.next_loss(),
+            look: true,
         }
     }
 }
@@ -185,13 +189,14 @@ impl Future for WhenLost {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Error> {
         let mut this = self.project();
         loop {
-            // Listen first, then look: a loss in between is heard.
-            let heard = this.next_loss.as_mut().poll(cx);
-            if let Some(kind) = this.gate.lost(*this.ticket) {
+            if std::mem::take(this.look)
+                && let Some(kind) = this.gate.lost(*this.ticket)
+            {
                 return Poll::Ready(error(kind));
             }
-            ready!(heard);
+            ready!(this.next_loss.as_mut().poll(cx));
             this.next_loss.set(this.gate.next_loss());
+            *this.look = true;
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Permits within one process.
 
 mod lease_clock;
-mod room;
+pub(crate) mod room;
 
 use self::room::{Push, Room};
 use super::{Backend, Call, Event, Events, Inspection, Open, Promises, Reply, Session};
@@ -66,6 +66,21 @@ impl Memory {
     /// A new store, without any permit.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// For tests: as if the store had been flushed.
+    #[cfg(test)]
+    pub(super) fn lose_everything(&self) {
+        let mut store = self.shared.store();
+        for queue in std::mem::take(&mut store.checks).into_values() {
+            store.forget(&queue);
+        }
+    }
+
+    /// For tests: how many names are stored.
+    #[cfg(test)]
+    pub(super) fn names(&self) -> usize {
+        self.shared.store().rooms.len()
     }
 }
 
@@ -217,5 +232,101 @@ impl Session for MemorySession {
             greatest_limit: u32::MAX,
             least_lease: Duration::from_secs(1),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::{Outcome, State};
+    use futures_util::FutureExt;
+    use std::sync::OnceLock;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    fn call(number: u64, leave: &[u64], enter: &[u64]) -> Call {
+        Call {
+            queue: Queue::limit(b"name").unwrap(),
+            number,
+            limit: 1,
+            lease: Duration::from_secs(10),
+            leave: leave.to_vec(),
+            keep: Vec::new(),
+            enter: enter.to_vec(),
+            try_enter: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_sink_may_call_right_back() {
+        let memory = Memory::new();
+        let session = Arc::new(OnceLock::<Arc<dyn Session>>::new());
+        let heard = Arc::new(AtomicU64::new(0));
+        let back = (session.clone(), heard.clone());
+        let sink = Events::new(move |_| {
+            let session = back.0.get().unwrap();
+            let reply = session.exchange(call(2, &[], &[7])).now_or_never();
+            assert!(matches!(reply, Some(Ok(Reply::Done(_)))));
+            back.1.fetch_add(1, Ordering::Relaxed);
+        });
+        let waiter = memory.clone().open(Node::of_this_process(), sink);
+        assert!(session.set(waiter.clone()).is_ok());
+
+        let holder = memory.open(Node::of_this_process(), Events::new(|_| ()));
+        let say = |session: &Arc<dyn Session>, call| session.exchange(call).now_or_never();
+        say(&holder, call(1, &[], &[1]));
+        say(&waiter, call(1, &[], &[7]));
+        say(&holder, call(2, &[1], &[]));
+        assert_eq!(heard.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn tokens_go_on_from_one_run_to_the_next() {
+        let token = || {
+            let session = Memory::new().open(Node::of_this_process(), Events::new(|_| ()));
+            let reply = session.exchange(call(1, &[], &[1])).now_or_never();
+            let Some(Ok(Reply::Done(outcome))) = reply else {
+                panic!("no answer: {reply:?}");
+            };
+            match outcome.entered[..] {
+                [State::Held { token }] => token,
+                ref other => panic!("it was not let in: {other:?}"),
+            }
+        };
+        let before = token();
+        std::thread::sleep(Duration::from_millis(2));
+        assert!(token() > before);
+    }
+
+    #[test]
+    fn a_call_that_is_never_polled_is_never_made() {
+        let memory = Memory::new();
+        let session = memory
+            .clone()
+            .open(Node::of_this_process(), Events::new(|_| ()));
+        drop(session.exchange(call(1, &[], &[1])));
+        assert_eq!(memory.names(), 0);
+    }
+
+    #[test]
+    fn a_session_that_went_is_told_nothing_and_keeps_nothing_alive() {
+        let memory = Memory::new();
+        let held = Arc::new(());
+        let sink = held.clone();
+        let gone = (memory.clone()).open(
+            Node::of_this_process(),
+            Events::new(move |_| {
+                let _ = &sink;
+            }),
+        );
+        let other = memory.open(Node::of_this_process(), Events::new(|_| ()));
+        let say = |session: &Arc<dyn Session>, call| session.exchange(call).now_or_never();
+        say(&other, call(1, &[], &[1]));
+        say(&gone, call(1, &[], &[1]));
+        drop(gone);
+        assert_eq!(Arc::strong_count(&held), 1);
+        let granted = say(&other, call(2, &[1], &[]));
+        let Some(Ok(Reply::Done(Outcome { in_use: 1, .. }))) = granted else {
+            panic!("its ticket was not granted: {granted:?}");
+        };
     }
 }

@@ -17,6 +17,9 @@ pub(crate) mod redis;
 #[cfg(test)]
 #[path = "../../tests/conformance/mod.rs"]
 mod conformance;
+#[cfg(all(test, feature = "redis"))]
+#[path = "../../tests/support/mod.rs"]
+mod support;
 
 /// The most tickets that one call may name.
 pub(crate) const MOST_TICKETS: usize = 256;
@@ -25,7 +28,7 @@ pub(crate) const MOST_TICKETS: usize = 256;
 /// [`Coordinator::new`](crate::Coordinator::new).
 ///
 /// Sealed: the contract behind it is private while this crate is at 0.x.
-#[allow(private_bounds)]
+#[allow(private_bounds)] // that is what seals it
 pub trait Backend: Open {}
 
 /// Makes the session of one node. Neither connects nor spawns: that happens at the first call.

@@ -10,6 +10,10 @@ mod state;
 mod tickets;
 mod waiters;
 
+#[cfg(test)]
+#[path = "../../tests/gate/simulation.rs"]
+mod simulation;
+
 pub(crate) use acquire::{Acquire, Wait};
 pub use state::Stats;
 

@@ -3,7 +3,7 @@
 //! Pure: time comes as an argument, and nothing is sent from here. What callers are to be told is returned.
 
 use super::tickets::{Terms, Tickets};
-use super::waiters::{Departed, Waiters};
+use super::waiters::{Departed, Standing, Waiters};
 use crate::backend::{Grant, MOST_TICKETS, Outcome, State as TicketState};
 use crate::error::{Error, ErrorKind};
 use std::collections::BTreeMap;
@@ -26,8 +26,6 @@ pub(crate) struct State<C> {
     /// Those who do not want to wait.
     tries: BTreeMap<u64, Try<C>>,
     lease: Duration,
-    /// When the last call was sent that was answered. A pushed grant counts from then.
-    last_word: Option<Instant>,
     /// When everything that waits is said again.
     repeat_at: Instant,
     /// By when the backend wants to be asked.
@@ -112,7 +110,6 @@ impl<C: HasTerms> State<C> {
             waiters: Waiters::default(),
             tries: BTreeMap::new(),
             lease,
-            last_word: None,
             repeat_at: now,
             look_at: None,
             probe: false,
@@ -176,7 +173,7 @@ impl<C: HasTerms> State<C> {
 
     fn depart(&mut self, departed: Departed<C>, now: Instant) -> C {
         if let Some(ticket) = departed.known_ticket {
-            self.tickets.leave(ticket, now, None, None);
+            self.tickets.leave_line(ticket, now, departed.standing);
         }
         departed.caller
     }
@@ -254,7 +251,7 @@ impl<C: HasTerms> State<C> {
         };
         let (keep, room) = take(self.tickets.to_keep(now, MOST_TICKETS));
         let (leave, room) = take(self.tickets.to_leave(room));
-        let (enter, room) = take(self.waiters.ask(room));
+        let (enter, room) = take(self.waiters.ask(room, now));
         let tries = self.tries.iter_mut().filter(|(_, t)| t.to_ask).take(room);
         let try_enter = tries
             .map(|(ticket, attempt)| {
@@ -296,7 +293,6 @@ impl<C: HasTerms> State<C> {
         let mut news = News::default();
         self.failures = 0;
         self.retry_at = None;
-        self.last_word = Some(sent);
         for (ticket, held) in batch.leave.iter().zip(&outcome.left) {
             self.tickets.left(*ticket, *held, now);
         }
@@ -309,7 +305,7 @@ impl<C: HasTerms> State<C> {
         for (ticket, state) in batch.enter.iter().zip(&outcome.entered) {
             match state {
                 TicketState::Held { .. } => self.granted(*ticket, sent, now, &mut news),
-                TicketState::Waiting => self.waiters.answered(*ticket),
+                TicketState::Waiting => self.waiters.answered(*ticket, sent, now, self.lease),
                 TicketState::Refused | TicketState::Gone => self.waiters.ask_again(*ticket),
             }
         }
@@ -359,13 +355,21 @@ impl<C: HasTerms> State<C> {
         news
     }
 
-    /// A grant was pushed. It counts from the last answered call, for the backend counts from no earlier word.
+    /// A grant was pushed: perhaps late, perhaps not for the first time. Of a permit that is held here it says nothing
+    /// new; else it counts from the last word about this very ticket, for the backend counts from no earlier one.
     pub(crate) fn pushed(&mut self, grant: Grant, now: Instant) -> News<C> {
-        let mut news = News::default();
-        match self.last_word {
-            Some(sent) => self.granted(grant.ticket, sent, now, &mut news),
-            None if self.waiters.has_ticket(grant.ticket) => self.waiters.ask_again(grant.ticket),
-            None => self.tickets.leave(grant.ticket, now, None, None),
+        let (mut news, ticket) = (News::default(), grant.ticket);
+        if self.tickets.is_held(ticket) {
+            return news;
+        }
+        let standing = self.waiters.standing(ticket);
+        match standing.or_else(|| self.tickets.standing(ticket)) {
+            Some(Standing {
+                since,
+                doubtful: false,
+            }) => self.granted(ticket, since, now, &mut news),
+            _ if self.waiters.has_ticket(ticket) => self.waiters.ask_again(ticket),
+            _ => self.tickets.leave(ticket, now, None, None),
         }
         news
     }
@@ -440,6 +444,7 @@ impl<C: HasTerms> State<C> {
         tries.map(|(ticket, attempt)| Departed {
             caller: attempt.caller,
             known_ticket: attempt.sent.then_some(ticket),
+            standing: None,
         })
     }
 

@@ -2,6 +2,7 @@
 //!
 //! Pure: time comes as an argument.
 
+use super::waiters::Standing;
 use crate::error::ErrorKind;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
@@ -56,6 +57,9 @@ struct Leaving {
     said: u32,
     /// For as long as it surely held, by our own reckoning.
     held_until: Option<Instant>,
+    /// Of a ticket that waited and was never granted to anybody here: only such a one can be called back, for no guard
+    /// of it was ever out.
+    standing: Option<Standing>,
     answer: Option<oneshot::Sender<bool>>,
 }
 
@@ -314,19 +318,29 @@ impl Tickets {
             since: now,
             said: 0,
             held_until,
+            standing: None,
             answer,
         };
         self.leaving.entry(ticket).or_insert(leaving);
     }
 
-    pub(crate) fn is_leaving(&self, ticket: u64) -> bool {
-        self.leaving.contains_key(&ticket)
+    /// Lets a ticket leave whose waiter has gone.
+    pub(crate) fn leave_line(&mut self, ticket: u64, now: Instant, standing: Option<Standing>) {
+        self.leave(ticket, now, None, None);
+        if let Some(leaving) = self.leaving.get_mut(&ticket) {
+            leaving.standing = standing;
+        }
+    }
+
+    /// `None` unless the ticket can be called back.
+    pub(crate) fn standing(&self, ticket: u64) -> Option<Standing> {
+        let leaving = self.leaving.get(&ticket);
+        leaving.filter(|leaving| leaving.said == 0)?.standing
     }
 
     /// Calls a leave back that no call has carried yet.
     pub(crate) fn call_back(&mut self, ticket: u64) -> bool {
-        let unsaid = self.leaving.get(&ticket).is_some_and(|l| l.said == 0);
-        unsaid && self.leaving.remove(&ticket).is_some()
+        self.standing(ticket).is_some() && self.leaving.remove(&ticket).is_some()
     }
 
     /// The leaves to say in this call.

@@ -3,6 +3,7 @@
 //! Pure: no clock, no tasks. `C` is the caller's end, which nothing here looks into.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::Duration;
 use tokio::time::Instant;
 
 /// The local line of one name.
@@ -20,6 +21,8 @@ pub(crate) struct Waiters<C> {
 struct Waiter<C> {
     place: Place,
     since: Instant,
+    /// A call that named it was answered.
+    answered: bool,
     caller: C,
 }
 
@@ -27,10 +30,19 @@ struct Waiter<C> {
 #[derive(Clone, Copy, Debug)]
 struct Place {
     ticket: u64,
-    /// A call has named it, so the backend may know it.
-    sent: bool,
-    /// A call that named it was answered.
-    answered: bool,
+    /// `None` until a call has named it: nobody knows it before that.
+    standing: Option<Standing>,
+}
+
+/// What a pushed grant of a ticket is worth.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Standing {
+    /// When the last call was sent that named the ticket and was answered, or else the first that named it. Whoever's
+    /// call grants the ticket, its lease counts from then or later.
+    pub(crate) since: Instant,
+    /// No call that named it was answered for a lease. Its place may have been granted and lost in that time, and been
+    /// taken anew: a push may speak of the former grant.
+    pub(crate) doubtful: bool,
 }
 
 /// A waiter that is out of the line.
@@ -39,6 +51,7 @@ pub(crate) struct Departed<C> {
     pub(crate) caller: C,
     /// Its ticket, if the backend may know of it.
     pub(crate) known_ticket: Option<u64>,
+    pub(crate) standing: Option<Standing>,
 }
 
 // === impl Waiters ===
@@ -75,14 +88,14 @@ impl<C> Waiters<C> {
     pub(crate) fn join(&mut self, ticket: u64, since: Instant, caller: C) {
         let place = Place {
             ticket,
-            sent: false,
-            answered: false,
+            standing: None,
         };
         self.by_ticket.insert(ticket, ticket);
         self.to_ask.insert(ticket);
         let waiter = Waiter {
             place,
             since,
+            answered: false,
             caller,
         };
         self.line.insert(ticket, waiter);
@@ -95,7 +108,8 @@ impl<C> Waiters<C> {
         self.to_ask.remove(&waiter);
         Some(Departed {
             caller,
-            known_ticket: place.sent.then_some(place.ticket),
+            known_ticket: place.standing.map(|_| place.ticket),
+            standing: place.standing,
         })
     }
 
@@ -126,13 +140,16 @@ impl<C> Waiters<C> {
     }
 
     /// The tickets to name in this call, oldest waiter first.
-    pub(crate) fn ask(&mut self, most: usize) -> Vec<u64> {
+    pub(crate) fn ask(&mut self, most: usize, now: Instant) -> Vec<u64> {
         let mut tickets = Vec::new();
         while tickets.len() < most
             && let Some(waiter) = self.to_ask.pop_first()
         {
             if let Some(waiter) = self.line.get_mut(&waiter) {
-                waiter.place.sent = true;
+                waiter.place.standing.get_or_insert(Standing {
+                    since: now,
+                    doubtful: false,
+                });
                 tickets.push(waiter.place.ticket);
             }
         }
@@ -155,17 +172,27 @@ impl<C> Waiters<C> {
         self.to_ask.extend(self.line.keys().take(most));
     }
 
-    /// The backend has answered that `ticket` stands in the queue.
-    pub(crate) fn answered(&mut self, ticket: u64) {
+    /// The call that was sent at `sent` was answered: `ticket` stands in the queue.
+    pub(crate) fn answered(&mut self, ticket: u64, sent: Instant, now: Instant, lease: Duration) {
         let waiter = self.by_ticket.get(&ticket);
         if let Some(waiter) = waiter.and_then(|waiter| self.line.get_mut(waiter)) {
-            waiter.place.answered = true;
+            waiter.answered = true;
+            if let Some(standing) = &mut waiter.place.standing {
+                standing.doubtful |= standing.since + lease <= now;
+                standing.since = sent;
+            }
         }
+    }
+
+    /// `None` if nobody waits on this ticket, or no call has named it yet.
+    pub(crate) fn standing(&self, ticket: u64) -> Option<Standing> {
+        let waiter = self.line.get(self.by_ticket.get(&ticket)?)?;
+        waiter.place.standing
     }
 
     /// Takes everybody out whom the backend has never answered.
     pub(crate) fn take_newcomers(&mut self) -> Vec<Departed<C>> {
-        let newcomers = self.line.iter().filter(|(_, w)| !w.place.answered);
+        let newcomers = self.line.iter().filter(|(_, w)| !w.answered);
         let newcomers: Vec<u64> = newcomers.map(|(waiter, _)| *waiter).collect();
         newcomers
             .into_iter()
@@ -183,6 +210,8 @@ impl<C> Waiters<C> {
 mod tests {
     use super::*;
 
+    const LEASE: Duration = Duration::from_secs(10);
+
     fn line(tickets: &[u64]) -> Waiters<u64> {
         let mut waiters = Waiters::default();
         for ticket in tickets {
@@ -194,7 +223,7 @@ mod tests {
     #[test]
     fn a_grant_goes_to_the_oldest_and_the_two_swap_tickets() {
         let mut waiters = line(&[1, 2, 3]);
-        assert_eq!(waiters.ask(8), [1, 2, 3]);
+        assert_eq!(waiters.ask(8, Instant::now()), [1, 2, 3]);
         assert_eq!(
             waiters.grant(3),
             Some(1),
@@ -208,7 +237,7 @@ mod tests {
     #[test]
     fn who_gives_up_takes_his_own_ticket_out_if_anybody_knows_it() {
         let mut waiters = line(&[1, 2]);
-        assert_eq!(waiters.ask(1), [1]);
+        assert_eq!(waiters.ask(1, Instant::now()), [1]);
         assert_eq!(waiters.give_up(1).expect("waits").known_ticket, Some(1));
         assert_eq!(waiters.give_up(2).expect("waits").known_ticket, None);
         assert!(waiters.give_up(2).is_none(), "only once");
@@ -216,9 +245,9 @@ mod tests {
 
     #[test]
     fn newcomers_are_those_who_were_never_answered() {
-        let mut waiters = line(&[1, 2]);
-        waiters.ask(8);
-        waiters.answered(1);
+        let (mut waiters, now) = (line(&[1, 2]), Instant::now());
+        waiters.ask(8, now);
+        waiters.answered(1, now, now, LEASE);
         let newcomers = waiters.take_newcomers();
         assert_eq!(newcomers.len(), 1);
         assert_eq!(newcomers[0].caller, 2);

@@ -89,6 +89,9 @@ pin_project! {
     /// [`HeldTooLong`](crate::ErrorKind::HeldTooLong) when it was read for longer than `max_hold` and, if
     /// [`OnLost::End`](super::OnLost::End) was chosen, with [`Lost`](crate::ErrorKind::Lost) when the permit is lost.
     /// The inner body's own errors pass unwrapped.
+    ///
+    /// It is not [`Unpin`], so that it costs no allocation: to read it frame by frame, pin it (`std::pin::pin!`) or box
+    /// it first.
     pub struct PermitBody<B> {
         #[pin]
         inner: B,

@@ -24,7 +24,8 @@ pub enum OnLost {
     /// It goes on. For a short time there may be more requests than the limit says.
     #[default]
     Continue,
-    /// It ends with [`ErrorKind::Lost`]: the inner future is dropped, or the response's body ends with that error.
+    /// It ends with [`ErrorKind::Lost`] (or [`ErrorKind::ShuttingDown`] if a shutdown took the permit back): the inner
+    /// future is dropped, or the response's body ends with that error.
     End,
 }
 
@@ -46,9 +47,15 @@ pub(crate) struct Settings {
     pub(crate) retry_after: Duration,
 }
 
-/// A granted permit goes back unless somebody polls the wait within this time: what nobody polls must hold nothing, but
-/// a busy runtime must not lose its turn either.
+/// A permit granted to a request on its way goes back unless its future is polled within this time: what nobody polls
+/// must hold nothing, but a busy runtime must not lose its turn either.
 const CLAIM_WITHIN: Duration = Duration::from_secs(1);
+
+/// Stands for "never": a later moment may be more than a clock can hold.
+const FAR: Duration = Duration::from_secs(60 * 60 * 24 * 365 * 30);
+
+/// With less a reservation could lapse each time before `poll_ready` hears of it, and would never be had.
+pub(crate) const LEAST_RESERVATION: Duration = Duration::from_millis(10);
 
 // === impl OnLost ===
 
@@ -83,14 +90,23 @@ impl Settings {
         self.on_unavailable == OnUnavailable::Allow && error.kind() == ErrorKind::Unavailable
     }
 
-    /// How a request of this layer waits, in `poll_ready` or in its own future.
-    pub(crate) fn wait(&self) -> Wait {
+    /// How `poll_ready` waits: what it obtains is a reservation until `call` claims it.
+    pub(crate) fn reservation(&self) -> Wait {
+        self.wait(self.reservation_ttl)
+    }
+
+    /// How a request that is on its way waits, in its own future.
+    pub(crate) fn request(&self) -> Wait {
+        self.wait(CLAIM_WITHIN)
+    }
+
+    fn wait(&self, reserve: Duration) -> Wait {
         Wait {
             queue: self.queue,
-            timeout: Some(self.wait_timeout),
+            timeout: Some(self.wait_timeout.min(FAR)),
             max_waiting: self.max_waiting,
-            max_hold: Some(self.max_hold),
-            reserve: Some(CLAIM_WITHIN),
+            max_hold: Some(self.max_hold.min(FAR)),
+            reserve: Some(reserve.min(FAR)),
         }
     }
 }

@@ -6,14 +6,17 @@ use std::time::Duration;
 ///
 /// When a process was paused, or nobody called for a while, every lease may look overdue although its holder lives and
 /// is about to say so. So after a **gap** (more than half the shortest lease since the last touch) nothing goes for a
-/// **grace** of half the longest lease; then goes what was due when the gap ended and was not renewed since. A gap
-/// within a grace does not prolong it: it gets a grace of its own afterwards.
+/// **grace**; then goes what was due when the gap ended and was not renewed since. The grace is half the longest lease,
+/// or as long as the gap if that was shorter: a gap endangers only leases up to twice its length, and whoever lives
+/// speaks well within half of his. A gap within a grace does not prolong it: it gets a grace of its own afterwards.
 #[derive(Debug, Default)]
 pub(super) struct LeaseClock {
     /// The last touch. Never goes back.
     now: Duration,
     /// When the last gap ended.
     last_gap: Duration,
+    /// How long a grace the gaps within this one have to get.
+    owed: Duration,
     grace: Option<Grace>,
 }
 
@@ -51,21 +54,32 @@ impl LeaseClock {
             return Some(self.now);
         };
 
-        let ended = self.grace.take_if(|grace| grace.end <= self.now);
-        if ended
-            .as_ref()
-            .is_some_and(|grace| grace.due < self.last_gap)
-        {
-            self.grace = Some(Grace::after(self.last_gap, leases));
+        let mut due = None;
+        while let Some(ended) = self.grace.take_if(|grace| grace.end <= self.now) {
+            due = Some(ended.due);
+            if ended.due < self.last_gap {
+                self.begin(self.last_gap, self.owed);
+            }
         }
         if passed > leases.shortest / 2 {
+            let pause = passed.min(leases.longest / 2);
             self.last_gap = self.now;
-            self.grace.get_or_insert(Grace::after(self.now, leases));
+            if self.grace.is_none() {
+                self.begin(self.now, pause);
+            } else {
+                self.owed = self.owed.max(pause);
+            }
         }
         match self.grace {
             None => Some(self.now),
-            Some(_) => ended.map(|grace| grace.due),
+            Some(_) => due,
         }
+    }
+
+    fn begin(&mut self, due: Duration, pause: Duration) {
+        let end = due.saturating_add(pause);
+        self.grace = Some(Grace { due, end });
+        self.owed = Duration::ZERO;
     }
 
     /// The last touch: now, but never earlier than before.
@@ -76,17 +90,6 @@ impl LeaseClock {
     /// When the grace ends, if there is one.
     pub(super) fn grace_end(&self) -> Option<Duration> {
         self.grace.as_ref().map(|grace| grace.end)
-    }
-}
-
-// === impl Grace ===
-
-impl Grace {
-    fn after(gap: Duration, leases: Leases) -> Self {
-        Self {
-            due: gap,
-            end: gap.saturating_add(leases.longest / 2),
-        }
     }
 }
 
@@ -114,12 +117,20 @@ mod tests {
     #[test]
     fn after_a_gap_what_was_due_goes_half_the_longest_lease_later() {
         let mut clock = LeaseClock::new(at(100));
-        assert_eq!(clock.touch(at(106), LEASES), None);
-        assert_eq!(clock.grace_end(), Some(at(116)));
-        assert_eq!(clock.touch(at(111), LEASES), None);
-        assert_eq!(clock.touch(at(115), LEASES), None);
-        assert_eq!(clock.touch(at(116), LEASES), Some(at(116)));
+        assert_eq!(clock.touch(at(130), LEASES), None);
+        assert_eq!(clock.grace_end(), Some(at(140)));
+        assert_eq!(clock.touch(at(135), LEASES), None);
+        assert_eq!(clock.touch(at(139), LEASES), None);
+        assert_eq!(clock.touch(at(140), LEASES), Some(at(140)));
         assert_eq!(clock.grace_end(), None);
+    }
+
+    #[test]
+    fn after_a_shorter_gap_it_goes_sooner() {
+        let mut clock = LeaseClock::new(at(100));
+        assert_eq!(clock.touch(at(106), LEASES), None);
+        assert_eq!(clock.touch(at(111), LEASES), None);
+        assert_eq!(clock.touch(at(112), LEASES), Some(at(112)));
     }
 
     #[test]
@@ -129,17 +140,21 @@ mod tests {
         assert_eq!(clock.touch(at(118), LEASES), None);
         assert_eq!(clock.grace_end(), Some(at(120)), "not restarted");
         assert_eq!(clock.touch(at(121), LEASES), Some(at(110)));
-        assert_eq!(clock.grace_end(), Some(at(128)));
+        assert_eq!(clock.grace_end(), Some(at(126)), "8 s from 118");
         assert_eq!(clock.touch(at(125), LEASES), None);
         assert_eq!(clock.touch(at(129), LEASES), Some(at(129)));
     }
 
     #[test]
-    fn a_gap_that_outlasts_the_grace_begins_another() {
+    fn graces_that_ended_unseen_are_over() {
         let mut clock = LeaseClock::new(at(100));
         assert_eq!(clock.touch(at(110), LEASES), None);
-        assert_eq!(clock.touch(at(200), LEASES), Some(at(110)));
-        assert_eq!(clock.grace_end(), Some(at(210)));
+        assert_eq!(clock.touch(at(118), LEASES), None);
+        assert_eq!(clock.touch(at(200), LEASES), Some(at(118)));
+        assert_eq!(clock.grace_end(), Some(at(210)), "of the new gap");
+        assert_eq!(clock.touch(at(204), LEASES), None);
+        assert_eq!(clock.touch(at(209), LEASES), None);
+        assert_eq!(clock.touch(at(211), LEASES), Some(at(211)));
     }
 
     #[test]

@@ -13,7 +13,7 @@ const MOST_LISTED: usize = 1000;
 
 /// Who holds, who waits, and what each node said last.
 #[derive(Debug)]
-pub(super) struct Room {
+pub(crate) struct Room {
     clock: LeaseClock,
     /// Every node that spoke within the last lease. A ticket's node is always here.
     members: HashMap<Node, Member>,
@@ -50,9 +50,9 @@ struct Ticket {
 
 /// A grant that its node has to be told of.
 #[derive(Debug)]
-pub(super) struct Push {
-    pub(super) to: Arc<Events>,
-    pub(super) grant: Grant,
+pub(crate) struct Push {
+    pub(crate) to: Arc<Events>,
+    pub(crate) grant: Grant,
 }
 
 /// What a look at the head of the line led to.
@@ -68,7 +68,7 @@ struct Granted {
 
 impl Room {
     /// An empty queue whose tokens will be above `last_token`.
-    pub(super) fn new(now: Duration, last_token: u64) -> Self {
+    pub(crate) fn new(now: Duration, last_token: u64) -> Self {
         Self {
             clock: LeaseClock::new(now),
             members: HashMap::new(),
@@ -79,11 +79,11 @@ impl Room {
         }
     }
 
-    pub(super) fn last_token(&self) -> u64 {
+    pub(crate) fn last_token(&self) -> u64 {
         self.last_token
     }
 
-    pub(super) fn exchange(
+    pub(crate) fn exchange(
         &mut self,
         node: &Node,
         events: &Arc<Events>,
@@ -144,7 +144,7 @@ impl Room {
     }
 
     /// Takes out a ticket in the form that [`Node::ticket`] gives it.
-    pub(super) fn evict(&mut self, ticket: &str, now: Duration) -> (bool, Vec<Push>) {
+    pub(crate) fn evict(&mut self, ticket: &str, now: Duration) -> (bool, Vec<Push>) {
         let due = self.touch(now);
         let found = self.find(ticket);
         if let Some(ticket) = &found {
@@ -159,7 +159,7 @@ impl Room {
     }
 
     /// Shows the tickets that live.
-    pub(super) fn inspect(&self, now: Duration) -> Inspection {
+    pub(crate) fn inspect(&self, now: Duration) -> Inspection {
         let now = now.max(self.clock.now());
         let alive = (Bound::Excluded((now, u64::MAX)), Bound::Unbounded);
         let holders = (self.permits.range(alive))
@@ -181,7 +181,7 @@ impl Room {
 
     /// Looks after a room that nobody may have called about for long. Returns when to look again; `None`: it is
     /// empty and can go.
-    pub(super) fn tidy(&mut self, now: Duration) -> Option<Duration> {
+    pub(crate) fn tidy(&mut self, now: Duration) -> Option<Duration> {
         let until = self.members.values().map(|member| member.until).max()?;
         if until > now {
             return Some(until);
@@ -380,6 +380,19 @@ impl Room {
         let known = member.holds.contains_key(&number) || member.waits.contains_key(&number);
         let node = node.clone();
         (known && node.ticket(number) == ticket).then_some(Ticket { node, number })
+    }
+
+    /// Everything that holds: its node and number, its deadline and its token.
+    #[cfg(test)]
+    pub(crate) fn held(&self) -> impl Iterator<Item = (&Node, u64, Duration, u64)> {
+        let permits = self.permits.iter();
+        permits.map(|((deadline, token), ticket)| (&ticket.node, ticket.number, *deadline, *token))
+    }
+
+    #[cfg(test)]
+    pub(crate) fn held_until(&self, node: &Node, number: u64) -> Option<Duration> {
+        let permit = self.members.get(node)?.holds.get(&number);
+        permit.map(|(deadline, _)| *deadline)
     }
 
     fn push(&self, node: &Node, grant: Grant) -> Option<Push> {

@@ -5,13 +5,15 @@ use crate::backend::{Event, Events};
 use crate::clock;
 use crate::error::{Error, ErrorKind};
 use futures_util::FutureExt;
-use futures_util::future::{BoxFuture, Shared};
+use futures_util::future::{self, BoxFuture, Either, Shared};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, Cmd, PushInfo, PushKind, RedisError, Value};
+use std::io;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
 /// How long an attempt to connect may take.
@@ -63,14 +65,12 @@ type Attempt = Shared<BoxFuture<'static, Option<Result<Arc<Connection>, Error>>>
 
 struct Connection {
     redis: MultiplexedConnection,
-    /// Nothing drives it any more: what is sent now will not arrive.
-    dead: Arc<AtomicBool>,
+    /// True or closed: nothing drives it any more, and what is sent now will not arrive. A message sent in the moment of
+    /// the end can be lost in between with no error, so that whoever waits for an answer watches this too.
+    ended: watch::Receiver<bool>,
     /// Calls given up since the last answer.
     given_up: AtomicU32,
 }
-
-/// Lives in the push handler, which the connection's driver owns.
-struct Driven(Arc<AtomicBool>);
 
 /// A call on its way. Dropped before its answer, it was given up.
 struct UnderWay<'a> {
@@ -125,9 +125,7 @@ impl Link {
             connection: &connection,
             answered: false,
         };
-        let answer = command
-            .query_async::<Value>(&mut connection.redis.clone())
-            .await;
+        let answer = connection.query(command).await;
         under_way.answered = true;
         connection.given_up.store(0, Ordering::Relaxed);
         if let Err(error) = &answer
@@ -298,14 +296,15 @@ async fn open(
     inbox: &str,
     events: &Events,
 ) -> Result<(Arc<Connection>, Option<RedisError>), RedisError> {
-    let dead = Arc::new(AtomicBool::new(false));
+    // The driver owns the handler, and with it the sender: it is dropped when the driver is.
+    let (end, ended) = watch::channel(false);
     let handler = {
-        let (driven, inbox, events) = (Driven(dead.clone()), inbox.to_owned(), events.clone());
+        let (inbox, events) = (inbox.to_owned(), events.clone());
         move |push: PushInfo| -> Result<(), ()> {
             match push.kind {
                 PushKind::Message => wire::pushed(&push.data, &inbox, |event| events.send(event)),
                 PushKind::Disconnection => {
-                    driven.0.store(true, Ordering::Release);
+                    end.send_replace(true);
                     events.send(Event::Resync);
                 }
                 _ => {}
@@ -329,7 +328,7 @@ async fn open(
     };
     let connection = Connection {
         redis,
-        dead,
+        ended,
         given_up: AtomicU32::new(0),
     };
     Ok((Arc::new(connection), refused))
@@ -347,13 +346,20 @@ impl Slot {
 
 impl Connection {
     fn is_driven(&self) -> bool {
-        !self.dead.load(Ordering::Acquire)
+        self.ended.has_changed().is_ok() && !*self.ended.borrow()
     }
-}
 
-impl Drop for Driven {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Release);
+    async fn query(&self, command: &Cmd) -> Result<Value, RedisError> {
+        let (mut redis, mut ended) = (self.redis.clone(), self.ended.clone());
+        let query = pin!(command.query_async::<Value>(&mut redis));
+        let ended = pin!(ended.wait_for(|ended| *ended));
+        match future::select(query, ended).await {
+            Either::Left((answer, _)) => answer,
+            // The answer may just have come.
+            Either::Right((_, query)) => query
+                .now_or_never()
+                .unwrap_or_else(|| Err(io::Error::from(io::ErrorKind::BrokenPipe).into())),
+        }
     }
 }
 

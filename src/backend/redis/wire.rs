@@ -330,11 +330,14 @@ pub(super) fn error(error: &RedisError, server: &str) -> Error {
             format!("the connection to Redis at {server} failed: {text}"),
         )
     } else if is_denied(error) {
+        // Inside a script the server does not say which command it refused.
+        let hint = match text.contains("script") {
+            true => " (a check of the coordinator names the right that is missing)",
+            false => "",
+        };
         (
             ErrorKind::Denied,
-            format!(
-                "Redis at {server} refuses us, a check of the coordinator says what is missing: {text}"
-            ),
+            format!("Redis at {server} refuses us: {text}{hint}"),
         )
     } else if error.kind() == redis::ErrorKind::RESP3NotSupported {
         (

@@ -237,7 +237,7 @@ where
         }
     }
     loop {
-        let acquire = wait.get_or_insert_with(|| Box::pin(semaphore.start(settings.wait())));
+        let acquire = wait.get_or_insert_with(|| Box::pin(semaphore.start(settings.request())));
         let outcome = ready!(acquire.as_mut().poll(cx));
         *wait = None;
         return Poll::Ready(match outcome {

@@ -2,7 +2,7 @@ use super::DistributedConcurrencyLimit;
 use crate::Semaphore;
 use crate::layers::rejection::{AsError, AsResponse};
 use crate::layers::response::{AtResponse, UntilBodyEnd};
-use crate::layers::settings::{OnLost, OnUnavailable, Settings};
+use crate::layers::settings::{LEAST_RESERVATION, OnLost, OnUnavailable, Settings};
 use std::fmt;
 use std::marker::PhantomData;
 use std::time::Duration;
@@ -14,7 +14,8 @@ use tower_layer::Layer;
 /// [module](self::super) for the guide.
 ///
 /// Making a layer or wrapping a service neither connects nor spawns anything, and every service that comes of this
-/// layer, its clones, or another layer over the same semaphore counts against the one limit.
+/// layer, its clones, or another layer over the same semaphore counts against the one limit. What is set here, or left
+/// at its default, holds for the layer's requests in place of the semaphore's own `max_waiting` and `max_hold`.
 ///
 /// ```
 /// use std::time::Duration;
@@ -76,12 +77,12 @@ impl<H, R> DistributedConcurrencyLimitLayer<H, R> {
         self
     }
 
-    /// How long what `poll_ready` obtained, a permit or a refusal, waits for `call`. Default: 1 s.
+    /// How long what `poll_ready` obtained, a permit or a refusal, waits for `call`. Default: 1 s; at least 10 ms.
     ///
     /// A permit that was not used by then goes back; the `call` that comes later takes another one in its future.
     #[must_use]
     pub fn reservation_ttl(mut self, ttl: Duration) -> Self {
-        self.settings.reservation_ttl = ttl;
+        self.settings.reservation_ttl = ttl.max(LEAST_RESERVATION);
         self
     }
 

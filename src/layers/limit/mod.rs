@@ -85,6 +85,8 @@
 //! is_service(DistributedConcurrencyLimitLayer::new(semaphore).release_at_response().layer(numbers));
 //! ```
 //!
+//! The compiler is clearest where a `Service` is asked for by name; `tower::ServiceBuilder::check_service` does that.
+//!
 //! # When there is no room
 //!
 //! A request waits its turn, for at most [`wait_timeout`](DistributedConcurrencyLimitLayer::wait_timeout) and behind at

@@ -180,7 +180,9 @@ impl Reservation {
     ) -> Poll<()> {
         loop {
             match self {
-                Self::None => *self = Self::Waiting(Box::pin(semaphore.start(settings.wait()))),
+                Self::None => {
+                    *self = Self::Waiting(Box::pin(semaphore.start(settings.reservation())))
+                }
                 Self::Waiting(wait) => match ready!(wait.as_mut().poll(cx)) {
                     // Granted, perhaps long ago if nobody polled. From here on it is `call` that is waited for, so its
                     // time begins anew.

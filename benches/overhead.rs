@@ -1,0 +1,79 @@
+//! What a permit costs within one process: ours beside tokio's semaphore and `tower::limit`.
+//!
+//! ```text
+//! cargo bench --bench overhead
+//! ```
+
+use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
+use std::convert::Infallible;
+use std::hint::black_box;
+use std::sync::Arc;
+use tower::limit::ConcurrencyLimitLayer;
+use tower::{Layer, Service, ServiceExt, service_fn};
+use tower_permit::{Coordinator, DistributedConcurrencyLimitLayer, Memory};
+
+const LIMIT: u32 = 64;
+
+fn semaphores(c: &mut Criterion) {
+    let runtime = runtime();
+    let mut group = c.benchmark_group("semaphore, acquire and release");
+    group.bench_function("tokio", |b| {
+        let semaphore = Arc::new(tokio::sync::Semaphore::new(LIMIT as usize));
+        b.to_async(&runtime)
+            .iter(|| async { drop(black_box(semaphore.acquire().await)) });
+    });
+    group.bench_function("tower-permit, memory", |b| {
+        let permits = Coordinator::new(Memory::new());
+        let semaphore = permits.semaphore("bench", LIMIT).expect("a fine limit");
+        b.to_async(&runtime)
+            .iter(|| async { drop(black_box(semaphore.acquire().await)) });
+    });
+    group.finish();
+}
+
+fn layers(c: &mut Criterion) {
+    let runtime = runtime();
+    let inner = service_fn(|request: u64| async move { Ok::<_, Infallible>(request) });
+    let mut group = c.benchmark_group("layer, one request");
+    group.bench_function("no limit", |b| request(b, &runtime, inner));
+    group.bench_function("tower::limit", |b| {
+        request(
+            b,
+            &runtime,
+            ConcurrencyLimitLayer::new(LIMIT as usize).layer(inner),
+        );
+    });
+    group.bench_function("tower-permit, memory", |b| {
+        let permits = Coordinator::new(Memory::new());
+        let semaphore = permits.semaphore("bench", LIMIT).expect("a fine limit");
+        let layer = DistributedConcurrencyLimitLayer::new(semaphore).release_at_response();
+        request(b, &runtime, layer.layer(inner));
+    });
+    group.finish();
+}
+
+/// One request after the other through a clone each, as a server does it.
+fn request<S>(b: &mut criterion::Bencher<'_>, runtime: &tokio::runtime::Runtime, service: S)
+where
+    S: Service<u64, Response = u64> + Clone,
+    S::Error: std::fmt::Debug,
+{
+    b.to_async(runtime).iter_batched(
+        || service.clone(),
+        |mut service| async move {
+            let service = service.ready().await.expect("ready");
+            service.call(black_box(1)).await.expect("an answer")
+        },
+        BatchSize::SmallInput,
+    );
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime")
+}
+
+criterion_group!(benches, semaphores, layers);
+criterion_main!(benches);

@@ -1,0 +1,389 @@
+//! The script under a clock of our own: leases, gaps, stalls and steps of the server's clock, without waiting for any.
+
+use crate::backend::redis::wire;
+use crate::backend::support::redis::RedisServer;
+use crate::backend::{Call, Outcome, Reply, State};
+use crate::name::{Node, Queue};
+use redis::{Client, Cmd, Connection, Value};
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// A server whose clock stands where we put it.
+struct Stage {
+    _server: RedisServer,
+    redis: Connection,
+    hash: String,
+    /// The server's clock, ms.
+    time: i64,
+}
+
+struct Actor {
+    node: Node,
+    lease: i64,
+    limit: u32,
+    number: u64,
+}
+
+impl Stage {
+    fn new() -> Self {
+        let server = RedisServer::start();
+        let client = Client::open(server.url()).unwrap();
+        let mut redis = client.get_connection().unwrap();
+        let code = include_str!("../exchange.lua");
+        let ours = code.replace("call('TIME')", "call('HMGET', 'clock', 's', 'us')");
+        assert_ne!(code, ours);
+        let hash = redis::cmd("SCRIPT")
+            .arg("LOAD")
+            .arg(ours)
+            .query(&mut redis)
+            .unwrap();
+        Self {
+            _server: server,
+            redis,
+            hash,
+            time: 1_790_000_000_000,
+        }
+    }
+
+    fn say(&mut self, actor: &mut Actor, leave: &[u64], keep: &[u64], enter: &[u64]) -> Outcome {
+        let call = actor.call(leave, keep, enter);
+        match self.exchange(actor, &call) {
+            Reply::Done(outcome) => outcome,
+            Reply::Stale => panic!("stale"),
+        }
+    }
+
+    fn exchange(&mut self, actor: &Actor, call: &Call) -> Reply {
+        let (seconds, micros) = (self.time / 1000, self.time % 1000 * 1000);
+        let () = redis::cmd("HSET")
+            .arg("clock")
+            .arg("s")
+            .arg(seconds)
+            .arg("us")
+            .arg(micros)
+            .query(&mut self.redis)
+            .unwrap();
+        let mut command: Cmd = redis::cmd("EVALSHA");
+        command.arg(&self.hash);
+        wire::add_call(&mut command, "p", &actor.node, call);
+        let value: Value = command.query(&mut self.redis).unwrap();
+        wire::answer(value).unwrap().reply
+    }
+
+    /// The tickets that stand in the set of permits, live or not.
+    fn permits(&mut self) -> Vec<String> {
+        redis::cmd("ZRANGE")
+            .arg("p:limit:{q}")
+            .arg(0)
+            .arg(-1)
+            .query(&mut self.redis)
+            .unwrap()
+    }
+
+    fn nodes_in_meta(&mut self) -> i64 {
+        let fields: i64 = redis::cmd("HLEN")
+            .arg("p:limit:{q}:meta")
+            .query(&mut self.redis)
+            .unwrap();
+        fields - 1
+    }
+}
+
+impl Actor {
+    fn new(lease: i64, limit: u32) -> Self {
+        Self {
+            node: Node::of_this_process(),
+            lease,
+            limit,
+            number: 0,
+        }
+    }
+
+    fn call(&mut self, leave: &[u64], keep: &[u64], enter: &[u64]) -> Call {
+        self.number += 1;
+        Call {
+            queue: Queue::limit(b"q").unwrap(),
+            number: self.number,
+            limit: self.limit,
+            lease: Duration::from_millis(self.lease as u64),
+            leave: leave.to_vec(),
+            keep: keep.to_vec(),
+            enter: enter.to_vec(),
+            try_enter: Vec::new(),
+        }
+    }
+}
+
+fn holds(states: &[State]) -> bool {
+    matches!(states, [State::Held { .. }])
+}
+
+#[test]
+fn a_permit_lives_exactly_one_lease() {
+    let mut stage = Stage::new();
+    let (mut a, mut b) = (Actor::new(10_000, 1), Actor::new(10_000, 1));
+    assert!(holds(&stage.say(&mut a, &[], &[], &[1]).entered));
+    for _ in 0..3 {
+        stage.time += 3_333;
+        assert!(!holds(&stage.say(&mut b, &[], &[], &[1]).entered));
+    }
+    let last = stage.say(&mut b, &[], &[], &[1]);
+    assert_eq!(last.look_again, Some(Duration::from_millis(2)));
+    stage.time += 1;
+    let last = stage.say(&mut b, &[], &[], &[1]);
+    assert!(holds(&last.entered), "{last:?}");
+    assert!(!holds(&stage.say(&mut a, &[], &[1], &[]).kept));
+}
+
+#[test]
+fn a_queue_grant_counts_from_the_last_word_of_its_own_node() {
+    let mut stage = Stage::new();
+    let (mut a, mut b, mut c) = (
+        Actor::new(9_000, 1),
+        Actor::new(6_000, 1),
+        Actor::new(9_000, 1),
+    );
+    stage.say(&mut a, &[], &[], &[1]);
+    stage.say(&mut b, &[], &[], &[1]);
+    stage.say(&mut c, &[], &[], &[1]);
+    stage.time += 2_900;
+    stage.say(&mut c, &[], &[], &[1]);
+    stage.time += 2_900;
+    // b has 200 ms left when a leaves, and no lease of a's.
+    assert_eq!(stage.say(&mut a, &[1], &[], &[]).in_use, 1);
+    stage.time += 200;
+    let next = stage.say(&mut c, &[], &[], &[1]);
+    assert!(holds(&next.entered), "{next:?}");
+    assert_eq!(stage.permits(), vec![c.node.ticket(1)]);
+}
+
+#[test]
+fn dead_heads_are_skipped_and_forgotten() {
+    let mut stage = Stage::new();
+    let (mut a, mut b) = (Actor::new(9_000, 1), Actor::new(9_000, 1));
+    let mut dead = Actor::new(9_000, 1);
+    stage.say(&mut a, &[], &[], &[1]);
+    stage.say(&mut dead, &[], &[], &(1..100).collect::<Vec<_>>());
+    stage.say(&mut b, &[], &[], &[1]);
+    stage.say(&mut dead, &[], &[], &(100..200).collect::<Vec<_>>());
+    for _ in 0..4 {
+        stage.time += 3_000;
+        stage.say(&mut a, &[], &[1], &[]);
+        assert!(!holds(&stage.say(&mut b, &[], &[], &[1]).entered));
+    }
+    // Those before b are gone, those behind wait for the sweep.
+    assert_eq!(stage.say(&mut b, &[], &[], &[1]).waiting, 101);
+    for _ in 0..4 {
+        stage.time += 3_000;
+        stage.say(&mut a, &[], &[1], &[]);
+        assert!(!holds(&stage.say(&mut b, &[], &[], &[1]).entered));
+    }
+    assert_eq!(stage.say(&mut b, &[], &[], &[1]).waiting, 1);
+    assert_eq!(stage.nodes_in_meta(), 2);
+    stage.say(&mut a, &[1], &[], &[]);
+    assert!(holds(&stage.say(&mut b, &[], &[1], &[]).kept));
+}
+
+#[test]
+fn a_clock_that_steps_takes_nothing_from_the_living() {
+    for step in [-3_600_000, 3_600_000, 5_100, -20] {
+        let mut stage = Stage::new();
+        let (mut a, mut b) = (Actor::new(10_000, 1), Actor::new(10_000, 1));
+        let mut dead = Actor::new(10_000, 2);
+        stage.say(&mut a, &[], &[], &[1]);
+        stage.say(&mut dead, &[], &[], &[1]);
+        let before = stage.say(&mut b, &[], &[], &[1]);
+        assert_eq!(before.waiting, 1, "{before:?}");
+        stage.time += 2_000;
+        stage.say(&mut a, &[], &[1], &[]);
+        stage.time += step;
+        for _ in 0..12 {
+            let waits = stage.say(&mut b, &[], &[], &[1]);
+            assert!(!holds(&waits.entered), "{step}: {waits:?}");
+            stage.time += 1_600;
+            assert!(holds(&stage.say(&mut a, &[], &[1], &[]).kept), "{step}");
+            stage.time += 1_600;
+        }
+        assert_eq!(stage.permits(), vec![a.node.ticket(1)], "{step}");
+    }
+}
+
+#[test]
+fn gap_after_gap_keeps_no_dead_holder_alive() {
+    let mut stage = Stage::new();
+    let mut dead = Actor::new(10_000, 1);
+    stage.say(&mut dead, &[], &[], &[1]);
+    let mut b = Actor::new(10_000, 1);
+    let start = stage.time;
+    let mut ticket = 0;
+    // Comes seldom, and does not wait.
+    loop {
+        stage.time += 6_000;
+        ticket += 1;
+        let call = Call {
+            try_enter: vec![ticket],
+            ..b.call(&[], &[], &[])
+        };
+        let Reply::Done(outcome) = stage.exchange(&b, &call) else {
+            panic!("stale")
+        };
+        if holds(&outcome.tried) {
+            break;
+        }
+        assert!(stage.time - start < 24_000);
+    }
+    assert!(stage.time - start >= 10_000);
+}
+
+#[test]
+fn a_second_stall_gets_its_own_pause() {
+    let mut stage = Stage::new();
+    let (mut a, mut b) = (Actor::new(10_000, 1), Actor::new(1_000, 1));
+    stage.say(&mut a, &[], &[], &[1]);
+    stage.say(&mut b, &[], &[], &[1]);
+    for (stall, spoken) in [(6_000, false), (4_500, false), (500, true)] {
+        stage.time += stall;
+        assert!(!holds(&stage.say(&mut b, &[], &[], &[1]).entered));
+        if spoken {
+            assert!(holds(&stage.say(&mut a, &[], &[1], &[]).kept));
+        }
+    }
+    // Had it not spoken, it would have gone at the end of that pause.
+    for _ in 0..45 {
+        stage.time += 400;
+        if holds(&stage.say(&mut b, &[], &[], &[1]).entered) {
+            return;
+        }
+    }
+    panic!("a dead holder stays");
+}
+
+#[test]
+fn a_stall_takes_nobodys_place() {
+    let mut stage = Stage::new();
+    let mut actors: Vec<Actor> = (0..3).map(|_| Actor::new(9_000, 1)).collect();
+    for actor in &mut actors {
+        stage.say(actor, &[], &[], &[1]);
+    }
+    stage.time += 20_000;
+    let [a, b, c] = &mut actors[..] else {
+        unreachable!()
+    };
+    assert_eq!(stage.say(c, &[], &[], &[1]).waiting, 2);
+    stage.time += 100;
+    assert_eq!(stage.say(b, &[], &[], &[1]).waiting, 2);
+    stage.say(a, &[1], &[], &[]);
+    assert!(holds(&stage.say(b, &[], &[1], &[]).kept));
+    // Who does not speak is passed over for now, and has lost nothing when he does.
+    stage.time += 20_000;
+    assert!(holds(&stage.say(b, &[], &[1], &[]).kept));
+    stage.say(a, &[], &[], &[2]);
+    let next = stage.say(b, &[1], &[], &[]);
+    assert_eq!((next.in_use, next.waiting), (1, 1));
+    assert_eq!(stage.say(a, &[2], &[], &[]).left, vec![true]);
+    assert!(holds(&stage.say(c, &[], &[], &[1]).entered));
+}
+
+/// Processes come, hold, wait, stall together with the server, and die, over hours of a clock that steps.
+#[test]
+fn whoever_lives_keeps_what_it_has() {
+    struct Life {
+        actor: Actor,
+        /// When it speaks next, in time that nobody steps.
+        speaks: i64,
+        held: BTreeSet<u64>,
+        waits: BTreeSet<u64>,
+        next: u64,
+        dies: bool,
+    }
+    let mut stage = Stage::new();
+    let mut now = 0;
+    let born = |now: i64| {
+        let lease = [1_000, 3_000, 10_000][rand::random_range(0..3)];
+        Life {
+            actor: Actor::new(lease, 2),
+            speaks: now + rand::random_range(0..1_000),
+            held: BTreeSet::new(),
+            waits: BTreeSet::new(),
+            next: 0,
+            dies: false,
+        }
+    };
+    let mut lives: Vec<Life> = (0..5).map(|_| born(0)).collect();
+    let mut calm = 20_000;
+    let (mut grants, mut last_grant, mut longest) = (0, 0, 0);
+    for step in 0..8_000 {
+        lives.sort_by_key(|life| life.speaks);
+        let mut advance = lives[0].speaks - now;
+        if now > calm && rand::random_ratio(1, 30) {
+            calm = now + 40_000;
+            match rand::random_range(0..3) {
+                // The server stalls; what was due meanwhile is said at its end, by those who still live.
+                0 => {
+                    advance = rand::random_range(100..30_000);
+                    for life in &mut lives {
+                        if life.speaks < now + advance {
+                            life.speaks =
+                                now + advance + rand::random_range(0..life.actor.lease / 7);
+                        }
+                    }
+                }
+                1 => stage.time += rand::random_range(0..100_000),
+                _ => stage.time -= rand::random_range(0..100_000),
+            }
+        }
+        now += advance;
+        stage.time += advance;
+        if lives[0].speaks > now {
+            continue;
+        }
+        let life = &mut lives[0];
+        let leave: Vec<u64> = life
+            .held
+            .iter()
+            .copied()
+            .filter(|_| rand::random_ratio(1, 3))
+            .collect();
+        for ticket in &leave {
+            life.held.remove(ticket);
+        }
+        if life.waits.len() < 3 {
+            life.next += 1;
+            life.waits.insert(life.next);
+        }
+        let keep: Vec<u64> = life.held.iter().copied().collect();
+        let enter: Vec<u64> = life.waits.iter().copied().collect();
+        let outcome = stage.say(&mut life.actor, &leave, &keep, &enter);
+        let said = format!("step {step}, lease {}", life.actor.lease);
+        assert!(
+            outcome
+                .kept
+                .iter()
+                .all(|state| matches!(state, State::Held { .. })),
+            "{said}: lost one"
+        );
+        for (ticket, state) in enter.iter().zip(&outcome.entered) {
+            if matches!(state, State::Held { .. }) {
+                life.waits.remove(ticket);
+                life.held.insert(*ticket);
+                grants += 1;
+                longest = longest.max(now - last_grant);
+                last_grant = now;
+            }
+        }
+        life.speaks = now + life.actor.lease * rand::random_range(70..100) / 300;
+        life.dies = rand::random_ratio(1, 200);
+        // No more than two of the living, whatever the dead left behind.
+        let permits = stage.permits();
+        assert!(permits.len() <= 2, "{said}: {permits:?}");
+        if lives[0].dies {
+            lives[0] = born(now);
+        }
+    }
+    // Nor do the dead keep the living out: a lease, half a lease after a gap, and a stall of 30 s.
+    assert!(
+        grants > 400 && longest < 60_000,
+        "{grants} grants in {now} ms, {longest} ms without"
+    );
+    assert!(stage.nodes_in_meta() <= 12, "{}", stage.nodes_in_meta());
+}

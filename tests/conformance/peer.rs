@@ -1,0 +1,282 @@
+//! A node as the tests drive it: it says exactly what it is told to.
+
+use crate::backend::{Call, Event, Grant, Inspection, Outcome, Reply, Session, State};
+use crate::name::{Node, Queue};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+/// How much a deadline may be off: backends count in milliseconds, and we read clocks before and after a call.
+const ROUNDING: Duration = Duration::from_millis(5);
+/// How long we wait for what was pushed.
+const PUSHED_WITHIN: Duration = Duration::from_millis(500);
+
+pub(super) struct Peer {
+    pub(super) session: Arc<dyn Session>,
+    pub(super) node: Node,
+    pub(super) events: mpsc::UnboundedReceiver<Event>,
+    pub(super) queue: Queue,
+    /// Of its last call.
+    pub(super) number: u64,
+    pub(super) limit: u32,
+    pub(super) lease: Duration,
+    /// What it says while time passes.
+    pub(super) repeats: Say,
+    /// When its last call was made: before and after.
+    pub(super) last_word: Span,
+}
+
+/// What a call says of tickets.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Say {
+    pub(super) leave: Vec<u64>,
+    pub(super) keep: Vec<u64>,
+    pub(super) enter: Vec<u64>,
+    pub(super) try_enter: Vec<u64>,
+}
+
+/// Something happened between these two moments.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Span(pub(super) Instant, pub(super) Instant);
+
+pub(super) fn nothing() -> Say {
+    Say::default()
+}
+
+pub(super) fn enter(tickets: impl IntoIterator<Item = u64>) -> Say {
+    nothing().enter(tickets)
+}
+
+pub(super) fn keep(tickets: impl IntoIterator<Item = u64>) -> Say {
+    nothing().keep(tickets)
+}
+
+pub(super) fn leave(tickets: impl IntoIterator<Item = u64>) -> Say {
+    nothing().leave(tickets)
+}
+
+pub(super) fn try_enter(tickets: impl IntoIterator<Item = u64>) -> Say {
+    nothing().try_enter(tickets)
+}
+
+/// One letter for each: Held, Waiting, Refused, Gone.
+pub(super) fn letters(states: &[State]) -> String {
+    (states.iter())
+        .map(|state| match state {
+            State::Held { .. } => 'H',
+            State::Waiting => 'W',
+            State::Refused => 'R',
+            State::Gone => 'G',
+        })
+        .collect()
+}
+
+pub(super) fn tickets(grants: &[Grant]) -> Vec<u64> {
+    grants.iter().map(|grant| grant.ticket).collect()
+}
+
+// === impl Say ===
+
+impl Say {
+    pub(super) fn enter(mut self, tickets: impl IntoIterator<Item = u64>) -> Self {
+        self.enter.extend(tickets);
+        self
+    }
+
+    pub(super) fn keep(mut self, tickets: impl IntoIterator<Item = u64>) -> Self {
+        self.keep.extend(tickets);
+        self
+    }
+
+    pub(super) fn leave(mut self, tickets: impl IntoIterator<Item = u64>) -> Self {
+        self.leave.extend(tickets);
+        self
+    }
+
+    pub(super) fn try_enter(mut self, tickets: impl IntoIterator<Item = u64>) -> Self {
+        self.try_enter.extend(tickets);
+        self
+    }
+}
+
+// === impl Peer ===
+
+impl Peer {
+    pub(super) fn new(
+        session: Arc<dyn Session>,
+        node: Node,
+        events: mpsc::UnboundedReceiver<Event>,
+        queue: Queue,
+        limit: u32,
+        lease: Duration,
+    ) -> Self {
+        let now = Instant::now();
+        Self {
+            session,
+            node,
+            events,
+            queue,
+            number: 0,
+            limit,
+            lease,
+            repeats: nothing(),
+            last_word: Span(now, now),
+        }
+    }
+
+    pub(super) fn lease(mut self, lease: Duration) -> Self {
+        self.lease = lease;
+        self
+    }
+
+    pub(super) fn about(mut self, queue: Queue) -> Self {
+        self.queue = queue;
+        self
+    }
+
+    /// Says it under this number, which may be an old one.
+    pub(super) async fn send(&mut self, number: u64, say: Say) -> Reply {
+        let call = Call {
+            queue: self.queue.clone(),
+            number,
+            limit: self.limit,
+            lease: self.lease,
+            leave: say.leave,
+            keep: say.keep,
+            enter: say.enter,
+            try_enter: say.try_enter,
+        };
+        let before = Instant::now();
+        let reply = self.session.exchange(call).await.expect("an answer");
+        self.last_word = Span(before, Instant::now());
+        reply
+    }
+
+    /// Says it under the next number.
+    pub(super) async fn say(&mut self, say: Say) -> Outcome {
+        self.number += 1;
+        match self.send(self.number, say).await {
+            Reply::Done(outcome) => outcome,
+            Reply::Stale => panic!("the newest call was taken for an old one"),
+        }
+    }
+
+    pub(super) async fn repeat(&mut self) -> Outcome {
+        self.say(self.repeats.clone()).await
+    }
+
+    pub(super) async fn enter(&mut self, tickets: impl IntoIterator<Item = u64>) -> String {
+        letters(&self.say(enter(tickets)).await.entered)
+    }
+
+    pub(super) async fn keep(&mut self, tickets: impl IntoIterator<Item = u64>) -> String {
+        letters(&self.say(keep(tickets)).await.kept)
+    }
+
+    pub(super) async fn leave(&mut self, tickets: impl IntoIterator<Item = u64>) -> Vec<bool> {
+        self.say(leave(tickets)).await.left
+    }
+
+    pub(super) async fn tries(&mut self, tickets: impl IntoIterator<Item = u64>) -> String {
+        letters(&self.say(try_enter(tickets)).await.tried)
+    }
+
+    /// Enters and must be let in at once. Returns the token.
+    pub(super) async fn must_enter(&mut self, ticket: u64) -> u64 {
+        match self.say(enter([ticket])).await.entered[..] {
+            [State::Held { token }] => token,
+            ref other => panic!("ticket {ticket} was not let in: {other:?}"),
+        }
+    }
+
+    /// Repeats `enter` until the ticket holds. Returns when that was.
+    pub(super) async fn enters_within(&mut self, ticket: u64, time: Duration) -> Instant {
+        self.enters_within_beside(ticket, time, &mut []).await
+    }
+
+    /// The same, while others repeat what they have to say.
+    pub(super) async fn enters_within_beside(
+        &mut self,
+        ticket: u64,
+        time: Duration,
+        others: &mut [&mut Peer],
+    ) -> Instant {
+        let start = Instant::now();
+        loop {
+            for other in &mut *others {
+                other.repeat().await;
+            }
+            let outcome = self.say(enter([ticket])).await;
+            let now = Instant::now();
+            if let [State::Held { .. }] = outcome.entered[..] {
+                return now;
+            }
+            assert!(
+                now - start <= time,
+                "ticket {ticket} still waits after {time:?}: {outcome:?}"
+            );
+            let pause = outcome.look_again.expect("told when to look again");
+            tokio::time::sleep(pause.min(self.lease / 5)).await;
+        }
+    }
+
+    /// The next grant that is pushed, if one comes.
+    pub(super) async fn pushed(&mut self) -> Option<Grant> {
+        let next = async {
+            loop {
+                match self.events.recv().await? {
+                    Event::Granted { queue, grant } if queue == self.queue => return Some(grant),
+                    Event::Granted { .. } | Event::Resync => {}
+                }
+            }
+        };
+        tokio::time::timeout(PUSHED_WITHIN, next)
+            .await
+            .ok()
+            .flatten()
+    }
+
+    pub(super) async fn inspect(&self) -> Inspection {
+        let inspection = self.session.inspect(self.queue.clone()).await;
+        inspection.expect("an inspection")
+    }
+
+    pub(super) async fn evict(&self, ticket: String) -> bool {
+        let evicted = self.session.evict(self.queue.clone(), ticket).await;
+        evicted.expect("an answer")
+    }
+
+    /// How many hold and wait, as the backend shows it.
+    pub(super) async fn counts(&self) -> (u64, u64) {
+        let inspection = self.inspect().await;
+        (inspection.in_use, inspection.waiting)
+    }
+
+    /// Whether the ticket is shown, as a holder or as a waiter.
+    pub(super) async fn shows(&self, ticket: String) -> bool {
+        let inspection = self.inspect().await;
+        let mut all = inspection.holders.iter().chain(&inspection.waiters);
+        all.any(|info| info.ticket == ticket)
+    }
+
+    /// Asserts that a ticket lives until one lease after a word, as the backend shows it.
+    pub(super) async fn assert_lives(&self, ticket: u64, word: Span, lease: Duration) {
+        let before = Instant::now();
+        let inspection = self.inspect().await;
+        let after = Instant::now();
+        let name = self.node.ticket(ticket);
+        let mut all = inspection.holders.iter().chain(&inspection.waiters);
+        let Some(info) = all.find(|info| info.ticket == name) else {
+            panic!("ticket {ticket} is not shown: {inspection:?}");
+        };
+        let earliest = before + info.lease_left;
+        let latest = after + info.lease_left;
+        assert!(
+            earliest <= word.1 + lease + ROUNDING && word.0 + lease <= latest + ROUNDING,
+            "ticket {ticket} has {:?} left, but its lease of {lease:?} began {:?} ago",
+            info.lease_left,
+            before - word.0,
+        );
+    }
+}

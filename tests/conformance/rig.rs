@@ -1,0 +1,68 @@
+//! What the suite needs of a backend.
+
+use super::peer::Peer;
+use crate::backend::{Event, Events, Session};
+use crate::name::{Node, Queue};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+/// A store of a test's own, and what a test has to do to it.
+pub(super) trait Rig: Sized {
+    /// The lease of most nodes in these tests: short where time is real.
+    const LEASE: Duration;
+    /// Whether time is tokio's, paused, so that many steps cost nothing.
+    const VIRTUAL: bool;
+
+    async fn start() -> Self;
+
+    fn open(&self, node: Node, events: Events) -> Arc<dyn Session>;
+
+    /// Loses everything that is stored.
+    async fn flush(&self);
+
+    /// How many things are stored: keys, or names.
+    async fn stored(&self) -> usize;
+
+    /// Whether, if nobody says anything more, everything that is stored goes within this time.
+    async fn forgets_within(&self, time: Duration) -> bool;
+
+    /// Moves the client's clock ahead, where it is another than the backend's.
+    async fn client_clock_jumps(&self, by: Duration);
+
+    /// A node that speaks about the name that most tests are about.
+    fn peer(&self, limit: u32) -> Peer {
+        let (sender, events) = mpsc::unbounded_channel();
+        let node = Node::of_this_process();
+        let sink = Events::new(move |event: Event| {
+            let _ = sender.send(event);
+        });
+        let session = self.open(node.clone(), sink);
+        Peer::new(session, node, events, queue("name"), limit, Self::LEASE)
+    }
+}
+
+pub(super) fn queue(name: &str) -> Queue {
+    Queue::limit(name.as_bytes()).expect("a good name")
+}
+
+/// Lets time pass in steps that are no gaps, while these nodes repeat what they have to say.
+pub(super) async fn pass<R: Rig>(_: &R, time: Duration, peers: &mut [&mut Peer]) {
+    let end = Instant::now() + time;
+    loop {
+        for peer in &mut *peers {
+            peer.repeat().await;
+        }
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            break;
+        }
+        tokio::time::sleep(left.min(R::LEASE / 5)).await;
+    }
+}
+
+/// Nobody says anything for this long: a gap if it is long enough.
+pub(super) async fn silence(time: Duration) {
+    tokio::time::sleep(time).await;
+}

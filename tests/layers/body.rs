@@ -1,0 +1,322 @@
+//! How long a response holds its permit.
+
+use crate::support::*;
+use bytes::Bytes;
+use futures_util::{StreamExt, stream};
+use http::{HeaderMap, Request, Response};
+use http_body::{Body, Frame};
+use http_body_util::{BodyExt, Empty, Full, StreamBody};
+use std::convert::Infallible;
+use std::pin::{Pin, pin};
+use tower::{Layer, Service, ServiceExt, service_fn};
+use tower_permit::layers::{HoldPermit, PermitBody, ResponsePermit};
+use tower_permit::{
+    BoxError, DistributedConcurrencyLimitLayer as LimitLayer, ErrorKind, PermitHandle, Semaphore,
+};
+
+/// The response of one request through a limit of one.
+async fn limited<B>(layer: LimitLayer, body: B) -> Response<Pin<Box<PermitBody<B>>>>
+where
+    B: Body + Send + 'static,
+{
+    let body = std::sync::Arc::new(std::sync::Mutex::new(Some(body)));
+    let service = layer.layer(bodies(move || {
+        let mut body = body.lock().expect("lock");
+        body.take().expect("one request")
+    }));
+    let response = service.oneshot(Request::new(())).await.unwrap();
+    response.map(Box::pin)
+}
+
+fn limit() -> (Semaphore, LimitLayer) {
+    let semaphore = semaphore(1);
+    (semaphore.clone(), LimitLayer::new(semaphore))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_holds_until_its_end() {
+    let (semaphore, layer) = limit();
+    let frames = stream::iter(0..3).then(|_| async {
+        tokio::time::sleep(secs(1)).await;
+        Ok::<_, Infallible>(Frame::data(Bytes::from("token")))
+    });
+    let start = tokio::time::Instant::now();
+    let response = limited(layer, StreamBody::new(frames)).await;
+    let next = tokio::spawn(async move {
+        let permit = semaphore.acquire().await.unwrap();
+        (permit, tokio::time::Instant::now())
+    });
+    let body = response.into_body().collect().await.unwrap();
+    assert_eq!(body.to_bytes(), "tokentokentoken");
+    let (_permit, since) = next.await.unwrap();
+    let held = since - start;
+    assert!(held >= secs(3) && held < millis(3010), "{held:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_empty_body_holds_nothing() {
+    let (semaphore, layer) = limit();
+    let response = limited(layer, Empty::<Bytes>::new()).await;
+    assert!(response.body().is_end_stream());
+    assert!(is_free(&semaphore).await);
+
+    // 204 and HEAD are no case of their own: their bodies are empty.
+    let (semaphore, layer) = limit();
+    let response = limited(layer, Full::new(Bytes::new())).await;
+    assert!(is_free(&semaphore).await);
+    drop(response);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_last_frame_is_enough_if_the_body_says_so() {
+    let (semaphore, layer) = limit();
+    let mut response = limited(layer, Full::new(Bytes::from("hello"))).await;
+    assert!(!is_free(&semaphore).await);
+    let frame = response.body_mut().frame().await.unwrap().unwrap();
+    assert_eq!(frame.into_data().unwrap(), "hello");
+    assert!(is_free(&semaphore).await, "though the body is still there");
+    assert!(response.body_mut().frame().await.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_does_not_say_so_holds_until_it_has_ended() {
+    let (semaphore, layer) = limit();
+    let (feed, body) = fed();
+    let mut response = limited(layer, body).await;
+    feed.data("hello");
+    response.body_mut().frame().await.unwrap().unwrap();
+    assert!(!is_free(&semaphore).await);
+    drop(feed);
+    assert!(!is_free(&semaphore).await);
+    assert!(response.body_mut().frame().await.is_none());
+    assert!(is_free(&semaphore).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_in_the_middle_gives_back_and_passes_unwrapped() {
+    let (semaphore, layer) = limit();
+    let (feed, body) = fed();
+    let mut response = limited(layer, body).await;
+    feed.data("hello");
+    feed.send(Err(Boom("cut")));
+    response.body_mut().frame().await.unwrap().unwrap();
+    assert!(!is_free(&semaphore).await);
+    let error = response.body_mut().frame().await.unwrap().unwrap_err();
+    assert_eq!(error.downcast_ref::<Boom>(), Some(&Boom("cut")));
+    assert!(is_free(&semaphore).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn trailers_pass_unchanged_and_give_back() {
+    let (semaphore, layer) = limit();
+    let (feed, body) = fed();
+    let mut response = limited(layer, body).await;
+    let mut trailers = HeaderMap::new();
+    trailers.insert("grpc-status", "0".parse().unwrap());
+    feed.data("hello");
+    feed.send(Ok(Frame::trailers(trailers.clone())));
+    response.body_mut().frame().await.unwrap().unwrap();
+    assert!(!is_free(&semaphore).await);
+    let frame = response.body_mut().frame().await.unwrap().unwrap();
+    assert_eq!(frame.into_trailers().unwrap(), trailers);
+    assert!(is_free(&semaphore).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_dropped_unread_gives_back() {
+    let (semaphore, layer) = limit();
+    let (_feed, body) = fed();
+    let response = limited(layer, body).await;
+    assert!(!is_free(&semaphore).await);
+    drop(response);
+    assert!(is_free(&semaphore).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_dropped_in_the_middle_gives_back() {
+    let (semaphore, layer) = limit();
+    let (feed, body) = fed();
+    let mut response = limited(layer, body).await;
+    feed.data("hello");
+    response.body_mut().frame().await.unwrap().unwrap();
+    drop(response);
+    assert!(is_free(&semaphore).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_permit_goes_back_once() {
+    let (semaphore, layer) = limit();
+    let mut response = limited(layer, Full::new(Bytes::from("hello"))).await;
+    response.body_mut().frame().await.unwrap().unwrap();
+    let held = semaphore.acquire().await.unwrap();
+    assert!(response.body_mut().frame().await.is_none());
+    drop(response);
+    assert!(
+        !is_free(&semaphore).await,
+        "somebody else's permit went back"
+    );
+    drop(held);
+}
+
+#[tokio::test(start_paused = true)]
+async fn hints_are_the_inner_bodys() {
+    let (_, layer) = limit();
+    let response = limited(layer, Full::new(Bytes::from("hello"))).await;
+    assert_eq!(response.body().size_hint().exact(), Some(5));
+    assert!(!response.body().is_end_stream());
+
+    let (_, layer) = limit();
+    let (feed, mut body) = fed();
+    body.hint = (3, Some(9));
+    let mut response = limited(layer, body).await;
+    let hint = response.body().size_hint();
+    assert_eq!((hint.lower(), hint.upper()), (3, Some(9)));
+    feed.data("hello");
+    feed.end_stream();
+    assert!(!response.body().is_end_stream());
+    response.body_mut().frame().await.unwrap().unwrap();
+    assert!(response.body().is_end_stream());
+}
+
+#[tokio::test(start_paused = true)]
+async fn held_for_too_long_the_body_ends_with_an_error() {
+    let (semaphore, layer) = limit();
+    let (feed, body) = fed();
+    let mut response = limited(layer.max_hold(secs(60)), body).await;
+    feed.data("hello");
+    response.body_mut().frame().await.unwrap().unwrap();
+    let start = tokio::time::Instant::now();
+    let error = response.body_mut().frame().await.unwrap().unwrap_err();
+    assert_eq!(kind(&error), ErrorKind::HeldTooLong);
+    let waited = start.elapsed();
+    assert!(waited > secs(55) && waited < secs(65), "{waited:?}");
+    assert!(is_free(&semaphore).await);
+
+    // Nothing follows, whatever the inner body still has.
+    feed.data("world");
+    assert!(response.body().is_end_stream());
+    assert_eq!(response.body().size_hint().exact(), Some(0));
+    assert!(response.body_mut().frame().await.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_is_never_pending_ends_too() {
+    let (semaphore, layer) = limit();
+    let frames = stream::repeat_with(|| Ok::<_, Infallible>(Frame::data(Bytes::from("x"))));
+    let mut response = limited(layer.max_hold(secs(2)), StreamBody::new(frames)).await;
+    for _ in 0..10 {
+        response.body_mut().frame().await.unwrap().unwrap();
+    }
+    tokio::time::sleep(secs(3)).await;
+    let error = response.body_mut().frame().await.unwrap().unwrap_err();
+    assert_eq!(kind(&error), ErrorKind::HeldTooLong);
+    assert!(is_free(&semaphore).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_hangs_ends() {
+    let (semaphore, layer) = limit();
+    let witness = Witness::default();
+    let seen = witness.clone();
+    let service = layer
+        .max_hold(secs(60))
+        .release_at_response()
+        .layer(service_fn(move |()| {
+            let inside = seen.enter();
+            async move {
+                std::future::pending::<()>().await;
+                drop(inside);
+                Ok::<_, Infallible>(())
+            }
+        }));
+    let error = service.oneshot(()).await.unwrap_err();
+    assert_eq!(kind(&error), ErrorKind::HeldTooLong);
+    assert_eq!(witness.inside(), 0);
+    assert!(is_free(&semaphore).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn at_response_the_body_holds_nothing() {
+    let (semaphore, layer) = limit();
+    let (_feed, body) = fed();
+    let body = std::sync::Arc::new(std::sync::Mutex::new(Some(body)));
+    let service = layer
+        .release_at_response()
+        .layer(bodies(move || body.lock().expect("lock").take().unwrap()));
+    // The response's type is the inner one's.
+    let response: Response<Fed> = service.oneshot(Request::new(())).await.unwrap();
+    assert!(is_free(&semaphore).await);
+    drop(response);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handle_keeps_the_permit_beyond_the_response() {
+    let (semaphore, layer) = limit();
+    let (sender, mut handles) = tokio::sync::mpsc::unbounded_channel();
+    let mut service = layer
+        .reject_with_response()
+        .layer(service_fn(move |request: Request<()>| {
+            let handle = request.extensions().get::<PermitHandle>().cloned();
+            sender.send(handle).unwrap();
+            async { Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new())) }
+        }));
+
+    // The handle alone holds nothing.
+    drop(service.ready().await.unwrap().call(Request::new(())).await);
+    let handle = handles.recv().await.unwrap().expect("a handle");
+    assert!(is_free(&semaphore).await);
+    assert!(handle.keep().is_none());
+
+    let response = service.ready().await.unwrap().call(Request::new(()));
+    // In a background task, say, or an upgraded connection.
+    let guard = handles.recv().await.unwrap().unwrap().keep().unwrap();
+    drop(response.await);
+    assert!(!is_free(&semaphore).await);
+    drop(guard);
+    assert!(is_free(&semaphore).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_acquires_inside_marks_its_request_too() {
+    let (_, layer) = limit();
+    let mut service = layer
+        .reject_with_response()
+        .layer(Strict::new(|request: Request<()>| {
+            let handle = request.extensions().get::<PermitHandle>().cloned();
+            let held = handle.and_then(|handle| handle.keep()).is_some();
+            async move { Ok(Response::new(Full::new(Bytes::from(held.to_string())))) }
+        }));
+    let response = service.call(Request::new(())).await.unwrap();
+    let body = response.into_body().collect().await.unwrap();
+    assert_eq!(body.to_bytes(), "true");
+}
+
+/// A response type of a user's own.
+struct Completion<B> {
+    tokens: B,
+}
+
+impl<B: Body> HoldPermit for Completion<B> {
+    type Held = Completion<PermitBody<B>>;
+
+    fn hold_permit(self, permit: ResponsePermit) -> Self::Held {
+        Completion {
+            tokens: permit.into_body(self.tokens),
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_response_type_of_ones_own_can_hold() {
+    let (semaphore, layer) = limit();
+    let service = layer.layer(service_fn(|()| async {
+        Ok::<_, Infallible>(Completion {
+            tokens: Full::new(Bytes::from("hello")),
+        })
+    }));
+    let completion = service.oneshot(()).await.unwrap();
+    assert!(!is_free(&semaphore).await);
+    let read: Result<_, BoxError> = pin!(completion.tokens).collect().await;
+    assert_eq!(read.unwrap().to_bytes(), "hello");
+    assert!(is_free(&semaphore).await);
+}

@@ -1,0 +1,141 @@
+//! Round a `reqwest::Client`.
+
+use crate::support::*;
+use axum::Router;
+use axum::body::Body;
+use axum::routing::get;
+use futures_util::stream;
+use reqwest::{Method, Request, Url};
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::time::timeout;
+use tower::{Layer, Service, ServiceBuilder, ServiceExt};
+use tower_permit::{DistributedConcurrencyLimitLayer as LimitLayer, ErrorKind};
+
+/// `/slow` streams a first piece, and the second when it is told to.
+async fn upstream() -> (SocketAddr, watch::Sender<bool>) {
+    let (go, gone) = watch::channel(false);
+    let slow = move || async move {
+        Body::from_stream(stream::unfold((0, gone), |(piece, mut gone)| async move {
+            if piece == 1 {
+                let _ = gone.wait_for(|gone| *gone).await;
+            }
+            (piece < 2).then_some((Ok::<_, Infallible>("piece\n"), (piece + 1, gone)))
+        }))
+    };
+    let app = Router::new()
+        .route("/slow", get(slow))
+        .route("/fast", get(|| async { ([("x-answer", "42")], "hello") }));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move { axum::serve(listener, app).await });
+    (address, go)
+}
+
+fn request(address: SocketAddr, path: &str) -> Request {
+    let url = Url::parse(&format!("http://{address}{path}")).unwrap();
+    Request::new(Method::GET, url)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_streamed_response_holds_until_its_end() {
+    let (address, go) = upstream().await;
+    let semaphore = semaphore(1);
+    let mut service = ServiceBuilder::new()
+        .layer(LimitLayer::new(semaphore.clone()))
+        .service(reqwest::Client::new());
+    let mut response = service
+        .ready()
+        .await
+        .unwrap()
+        .call(request(address, "/slow"))
+        .await
+        .unwrap();
+    assert_eq!(response.chunk().await.unwrap().unwrap(), "piece\n");
+
+    let mut acquire = Box::pin(semaphore.acquire());
+    assert!(timeout(millis(100), acquire.as_mut()).await.is_err());
+    go.send(true).unwrap();
+    assert_eq!(response.text().await.unwrap(), "piece\n");
+    drop(
+        timeout(secs(10), acquire)
+            .await
+            .expect("given back")
+            .unwrap(),
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_response_dropped_unread_gives_back() {
+    let (address, _go) = upstream().await;
+    let semaphore = semaphore(1);
+    let service = LimitLayer::new(semaphore.clone()).layer(reqwest::Client::new());
+    let response = service.oneshot(request(address, "/slow")).await.unwrap();
+    drop(response);
+    let permit = timeout(secs(10), semaphore.acquire()).await;
+    drop(permit.expect("given back").unwrap());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_else_of_the_response_stays() {
+    let (address, _go) = upstream().await;
+    let plain = reqwest::Client::new();
+    let service = LimitLayer::new(semaphore(1)).layer(plain.clone());
+    let expected = plain.execute(request(address, "/fast")).await.unwrap();
+    let response = service.oneshot(request(address, "/fast")).await.unwrap();
+    assert_eq!(response.url(), expected.url());
+    assert_eq!(response.status(), expected.status());
+    assert_eq!(response.version(), expected.version());
+    assert_eq!(response.headers()["x-answer"], "42");
+    assert_eq!(response.headers().len(), expected.headers().len());
+    assert_eq!(response.remote_addr(), Some(address));
+    assert_eq!(response.content_length(), Some(5));
+    assert_eq!(response.text().await.unwrap(), "hello");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refusal_and_an_error_of_the_client_are_told_apart() {
+    let (address, _go) = upstream().await;
+    let semaphore = semaphore(1);
+    let service = LimitLayer::new(semaphore.clone())
+        .reject_when_full()
+        .layer(reqwest::Client::new());
+    let held = semaphore.acquire().await.unwrap();
+    let error = service
+        .clone()
+        .oneshot(request(address, "/fast"))
+        .await
+        .unwrap_err();
+    assert_eq!(kind(&error), ErrorKind::LimitReached);
+    drop(held);
+
+    let closed = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let nobody = closed.local_addr().unwrap();
+    drop(closed);
+    let error = service.oneshot(request(nobody, "/fast")).await.unwrap_err();
+    assert!(error.downcast_ref::<reqwest::Error>().unwrap().is_connect());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn held_for_too_long_the_read_fails() {
+    let (address, _go) = upstream().await;
+    let service = LimitLayer::new(semaphore(1))
+        .max_hold(secs(1))
+        .layer(reqwest::Client::new());
+    let response = service.oneshot(request(address, "/slow")).await.unwrap();
+    let error = timeout(secs(10), response.text())
+        .await
+        .expect("it ends")
+        .unwrap_err();
+    let mut cause: Option<&dyn std::error::Error> = Some(&error);
+    let ours = loop {
+        let error = cause.expect("our error is among the causes");
+        if let Some(ours) = error.downcast_ref::<tower_permit::Error>() {
+            break ours;
+        }
+        cause = error.source();
+    };
+    assert_eq!(ours.kind(), ErrorKind::HeldTooLong);
+}

@@ -1,0 +1,149 @@
+//! Each shape of the limit against each clause of the contract.
+
+use crate::support::*;
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::Full;
+use std::marker::PhantomData;
+use std::task::Poll;
+use std::time::Duration;
+use tower::{Layer, Service, ServiceExt};
+use tower_permit::layers::limit::ResponseFuture;
+use tower_permit::layers::{PermitBody, RejectionBody, ResponsePermit};
+use tower_permit::{DistributedConcurrencyLimit, DistributedConcurrencyLimitLayer as LimitLayer};
+
+fn shareable<T: Send + Sync>() {}
+fn is_service<T: Clone + Send + Sync + 'static>(_: T) {}
+fn is_future<F: Future + Send + 'static>(_: F) {}
+
+/// Neither of these may be asked for anything.
+struct NotSync(#[allow(dead_code)] PhantomData<std::cell::Cell<()>>);
+
+#[test]
+fn auto_traits() {
+    shareable::<LimitLayer>();
+    shareable::<DistributedConcurrencyLimit<()>>();
+    shareable::<DistributedConcurrencyLimit<(), NotSync, NotSync>>();
+    shareable::<PermitBody<()>>();
+    shareable::<RejectionBody<()>>();
+    shareable::<ResponsePermit>();
+    fn unpin<T: Unpin>() {}
+    unpin::<DistributedConcurrencyLimit<()>>();
+
+    let layer = LimitLayer::new(semaphore(1));
+    let inner = bodies(|| Full::new(Bytes::new()));
+    let mut service = layer.clone().reject_with_response().layer(inner.clone());
+    is_future(service.call(Request::new(())));
+    drop::<ResponseFuture<_, _, _, _>>(service.call(Request::new(())));
+    is_service(layer.layer(tower::service_fn(|_: ()| async { Ok::<_, Boom>(()) })));
+}
+
+#[test]
+fn nothing_shows_in_debug_that_has_no_debug() {
+    struct Opaque;
+    let layer = LimitLayer::new(semaphore(1)).reject_with_response();
+    assert!(format!("{layer:?}").starts_with("DistributedConcurrencyLimitLayer"));
+    let service = layer.release_at_response().layer(());
+    assert!(format!("{service:?}").starts_with("DistributedConcurrencyLimit"));
+    let _ = layer_of(Opaque);
+}
+
+/// No bounds on the types themselves.
+fn layer_of<S>(inner: S) -> DistributedConcurrencyLimit<S> {
+    DistributedConcurrencyLimit::new(inner, semaphore(1))
+}
+
+/// The clauses, for a service of any shape over a limit of one.
+async fn keeps_the_contract<S, B>(name: &str, mut service: S)
+where
+    S: Service<Request<()>, Response = Response<B>> + Clone + Send + Sync + 'static,
+    S::Error: std::fmt::Debug,
+{
+    let request = || Request::new(());
+
+    // Ready, and then ready again, as often as one likes.
+    for _ in 0..3 {
+        assert!(ready(&mut service).await.is_ok(), "{name}");
+        assert!(
+            matches!(poll_ready(&mut service), Poll::Ready(Ok(()))),
+            "{name}"
+        );
+    }
+    // A ready service answers, at once and late.
+    assert!(service.call(request()).await.is_ok(), "{name}");
+    ready(&mut service).await.unwrap();
+    tokio::time::sleep(secs(10)).await;
+    assert!(service.call(request()).await.is_ok(), "{name}");
+    // A ready service that is replaced by its clone answers, both of them.
+    ready(&mut service).await.unwrap();
+    let mut clone = service.clone();
+    let mut original = std::mem::replace(&mut service, clone.clone());
+    assert!(original.call(request()).await.is_ok(), "{name}");
+    ready(&mut clone).await.unwrap();
+    assert!(clone.call(request()).await.is_ok(), "{name}");
+    // Never made ready: no panic.
+    assert!(service.clone().call(request()).await.is_ok(), "{name}");
+    // Several in a row, not one of them polled until later.
+    let first = service.call(request());
+    let second = service.call(request());
+    drop(first);
+    assert!(second.await.is_ok(), "{name}");
+    // A future that is dropped after one poll leaves nothing behind.
+    for _ in 0..3 {
+        let mut future = Box::pin(service.call(request()));
+        let _ = futures_util::poll!(future.as_mut());
+        drop(future);
+        settle().await;
+    }
+    assert!(service.oneshot(request()).await.is_ok(), "{name}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_shape_keeps_the_contract() {
+    let answers = || {
+        Strict::new(|_: Request<()>| {
+            std::future::ready(Ok(Response::new(Full::new(Bytes::from("hello")))))
+        })
+    };
+    for (mode, queue) in [("wait", true), ("reject", false)] {
+        let layer = LimitLayer::new(semaphore(1));
+        let layer = if queue {
+            layer
+        } else {
+            layer.reject_when_full()
+        };
+        keeps_the_contract(&format!("{mode}, body end, error"), layer.layer(answers())).await;
+        let responses = layer.clone().reject_with_response();
+        keeps_the_contract(
+            &format!("{mode}, body end, response"),
+            responses.layer(answers()),
+        )
+        .await;
+        let early = layer.clone().release_at_response();
+        keeps_the_contract(
+            &format!("{mode}, at response, error"),
+            early.layer(answers()),
+        )
+        .await;
+        let both = early.reject_with_response();
+        keeps_the_contract(
+            &format!("{mode}, at response, response"),
+            both.layer(answers()),
+        )
+        .await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn never_may_be_written_as_the_longest_duration() {
+    let mut service = LimitLayer::new(semaphore(1))
+        .wait_timeout(Duration::MAX)
+        .max_hold(Duration::MAX)
+        .reservation_ttl(Duration::MAX)
+        .release_at_response()
+        .layer(echo());
+    ready(&mut service).await.unwrap();
+    tokio::time::sleep(secs(3600)).await;
+    assert_eq!(service.call("hello").await.unwrap(), "hello");
+    assert_eq!(service.call("not ready").await.unwrap(), "not ready");
+}

@@ -1,0 +1,181 @@
+//! An axum server on a real socket.
+
+use crate::support::*;
+use axum::Router;
+use axum::body::Body;
+use axum::routing::get;
+use bytes::Bytes;
+use futures_util::stream;
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::timeout;
+use tower_permit::{DistributedConcurrencyLimitLayer as LimitLayer, PermitHandle};
+
+async fn serve(app: Router) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move { axum::serve(listener, app).await });
+    address
+}
+
+/// A stream that is inside until its end, or its drop.
+fn streamed(witness: &Witness, pieces: usize) -> Body {
+    Body::from_stream(stream::unfold(
+        (witness.enter(), pieces),
+        |(inside, pieces)| async move {
+            tokio::time::sleep(millis(2)).await;
+            let next = pieces.checked_sub(1)?;
+            Some((Ok::<_, Infallible>("piece\n"), (inside, next)))
+        },
+    ))
+}
+
+/// A client without a pool: each request is a connection of its own.
+fn client() -> reqwest::Client {
+    reqwest::Client::builder()
+        .pool_max_idle_per_host(0)
+        .build()
+        .unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_connections_share_one_limit() {
+    let witness = Witness::default();
+    let seen = witness.clone();
+    let app = Router::new()
+        .route("/", get(move || async move { streamed(&seen, 3) }))
+        .layer(LimitLayer::new(semaphore(4)).reject_with_response());
+    let address = serve(app).await;
+    let client = client();
+    let requests: Vec<_> = (0..40)
+        .map(|_| {
+            let request = client.get(format!("http://{address}/"));
+            tokio::spawn(async move { request.send().await.unwrap().text().await.unwrap() })
+        })
+        .collect();
+    for request in requests {
+        assert_eq!(request.await.unwrap(), "piece\npiece\npiece\n");
+    }
+    assert_eq!((witness.inside(), witness.peak()), (0, 4));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_server_says_429() {
+    let semaphore = semaphore(1);
+    let app = Router::new().route("/", get(|| async { "hello" })).layer(
+        LimitLayer::new(semaphore.clone())
+            .reject_when_full()
+            .retry_after(secs(7))
+            .reject_with_response(),
+    );
+    let address = serve(app).await;
+    let held = semaphore.acquire().await.unwrap();
+    let response = client()
+        .get(format!("http://{address}/"))
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(response.status(), 429);
+    assert_eq!(response.headers()["retry-after"], "7");
+    let text = response.text().await.unwrap();
+    assert_eq!(text, "too many requests at the same time, try again later");
+    drop(held);
+    let response = client().get(format!("http://{address}/")).send().await;
+    assert_eq!(response.unwrap().text().await.unwrap(), "hello");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_goes_away_gives_back() {
+    let witness = Witness::default();
+    let seen = witness.clone();
+    let semaphore = semaphore(1);
+    let app = Router::new()
+        .route("/", get(move || async move { streamed(&seen, usize::MAX) }))
+        .layer(LimitLayer::new(semaphore.clone()).reject_with_response());
+    let address = serve(app).await;
+
+    let mut connection = TcpStream::connect(address).await.unwrap();
+    connection
+        .write_all(b"GET / HTTP/1.1\r\nhost: test\r\n\r\n")
+        .await
+        .unwrap();
+    let mut read = Vec::new();
+    while !read.windows(5).any(|part| part == b"piece") {
+        connection.read_buf(&mut read).await.unwrap();
+    }
+    assert_eq!(witness.inside(), 1);
+    let waiting = tokio::spawn(async move { semaphore.acquire().await });
+    tokio::task::yield_now().await;
+    assert!(!waiting.is_finished());
+
+    drop(connection);
+    let permit = timeout(secs(10), waiting).await.expect("given back");
+    drop(permit.unwrap().unwrap());
+    assert_eq!(witness.inside(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn head_and_no_content_hold_nothing() {
+    let semaphore = semaphore(1);
+    let app = Router::new()
+        .route("/", get(|| async { "hello" }))
+        .route("/none", get(|| async { http::StatusCode::NO_CONTENT }))
+        .layer(LimitLayer::new(semaphore.clone()).reject_with_response());
+    let address = serve(app).await;
+    let client = reqwest::Client::new();
+    for _ in 0..3 {
+        let response = client.head(format!("http://{address}/")).send().await;
+        assert_eq!(response.unwrap().status(), 200);
+        let response = client.get(format!("http://{address}/none")).send().await;
+        assert_eq!(response.unwrap().status(), 204);
+        let permit = timeout(secs(10), semaphore.acquire()).await;
+        drop(permit.expect("given back").unwrap());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn background_work_keeps_the_permit() {
+    let semaphore = semaphore(1);
+    let (finish, finished) = tokio::sync::watch::channel(false);
+    let handler = move |request: axum::extract::Request| async move {
+        let guard = request
+            .extensions()
+            .get::<PermitHandle>()
+            .and_then(PermitHandle::keep);
+        let accepted = guard.is_some();
+        let mut finished = finished.clone();
+        tokio::spawn(async move {
+            let _ = finished.wait_for(|finished| *finished).await;
+            drop(guard);
+        });
+        accepted.to_string()
+    };
+    let app = Router::new()
+        .route("/", get(handler))
+        .layer(LimitLayer::new(semaphore.clone()).reject_with_response());
+    let address = serve(app).await;
+    let response = client().get(format!("http://{address}/")).send().await;
+    assert_eq!(response.unwrap().text().await.unwrap(), "true");
+
+    let mut acquire = Box::pin(semaphore.acquire());
+    assert!(timeout(millis(100), acquire.as_mut()).await.is_err());
+    finish.send(true).unwrap();
+    drop(
+        timeout(secs(10), acquire)
+            .await
+            .expect("given back")
+            .unwrap(),
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn content_length_survives() {
+    let app = Router::new()
+        .route("/", get(|| async { Bytes::from("hello") }))
+        .layer(LimitLayer::new(semaphore(1)).reject_with_response());
+    let address = serve(app).await;
+    let response = client().get(format!("http://{address}/")).send().await;
+    assert_eq!(response.unwrap().content_length(), Some(5));
+}

@@ -1,0 +1,279 @@
+//! What the tests share: semaphores, wakers that count, and inner services under control.
+
+pub(crate) use crate::witness::Witness;
+use bytes::Bytes;
+use futures_util::task::noop_waker;
+use http_body::{Body, Frame, SizeHint};
+use std::convert::Infallible;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tower::Service;
+use tower_permit::{BoxError, Coordinator, Error, ErrorKind, Memory, Semaphore};
+
+pub(crate) const fn secs(secs: u64) -> Duration {
+    Duration::from_secs(secs)
+}
+
+pub(crate) const fn millis(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+/// A semaphore that nobody else uses.
+pub(crate) fn semaphore(limit: u32) -> Semaphore {
+    Coordinator::new(Memory::new())
+        .semaphore("test", limit)
+        .expect("a semaphore")
+}
+
+/// In paused time: lets every task run until all of them wait for something.
+pub(crate) async fn settle() {
+    tokio::time::sleep(millis(1)).await;
+}
+
+/// In paused time: whether a permit is to be had without waiting for anybody.
+pub(crate) async fn is_free(semaphore: &Semaphore) -> bool {
+    tokio::time::timeout(millis(5), semaphore.acquire())
+        .await
+        .is_ok_and(|permit| permit.is_ok())
+}
+
+pub(crate) async fn ready<S: Service<Req>, Req>(service: &mut S) -> Result<(), S::Error> {
+    poll_fn(|cx| service.poll_ready(cx)).await
+}
+
+pub(crate) fn poll_ready<S: Service<Req>, Req>(service: &mut S) -> Poll<Result<(), S::Error>> {
+    service.poll_ready(&mut Context::from_waker(&noop_waker()))
+}
+
+/// Starts a wait in `poll_ready` that must not end by itself, and gives it the time to try.
+pub(crate) async fn stays_pending<S: Service<Req>, Req>(service: &mut S) -> bool {
+    for _ in 0..3 {
+        if poll_ready(service).is_ready() {
+            return false;
+        }
+        settle().await;
+    }
+    true
+}
+
+/// The kind of an error of ours.
+pub(crate) fn kind(error: &BoxError) -> ErrorKind {
+    error
+        .downcast_ref::<Error>()
+        .unwrap_or_else(|| panic!("not an error of ours: {error:?}"))
+        .kind()
+}
+
+/// A waker that counts.
+#[derive(Debug, Default)]
+pub(crate) struct Wakes(AtomicUsize);
+
+impl Wakes {
+    pub(crate) fn new() -> (Arc<Self>, Waker) {
+        let wakes = Arc::new(Self::default());
+        (wakes.clone(), wakes.into())
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
+impl Wake for Wakes {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// An inner service that keeps tower's rules: each clone must be made ready before each call, and says so by a panic.
+/// Its readiness and its error in `poll_ready` are under control.
+#[derive(Debug)]
+pub(crate) struct Strict<F> {
+    answer: F,
+    pub(crate) control: Arc<Control>,
+    ready: bool,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Control {
+    busy: AtomicBool,
+    fail: AtomicBool,
+    calls: AtomicUsize,
+    waker: Mutex<Option<Waker>>,
+}
+
+impl<F> Strict<F> {
+    pub(crate) fn new(answer: F) -> Self {
+        Self {
+            answer,
+            control: Arc::default(),
+            ready: false,
+        }
+    }
+}
+
+impl<F: Clone> Clone for Strict<F> {
+    fn clone(&self) -> Self {
+        Self {
+            answer: self.answer.clone(),
+            control: self.control.clone(),
+            ready: false,
+        }
+    }
+}
+
+impl Control {
+    pub(crate) fn busy(&self, busy: bool) {
+        self.busy.store(busy, Ordering::SeqCst);
+        if let Some(waker) = self.waker.lock().expect("lock").take() {
+            waker.wake();
+        }
+    }
+
+    pub(crate) fn fail(&self) {
+        self.fail.store(true, Ordering::SeqCst);
+    }
+
+    pub(crate) fn calls(&self) -> usize {
+        self.calls.load(Ordering::SeqCst)
+    }
+}
+
+impl<F, Fut, Req, Res> Service<Req> for Strict<F>
+where
+    F: FnMut(Req) -> Fut,
+    Fut: Future<Output = Result<Res, Boom>>,
+{
+    type Response = Res;
+    type Error = Boom;
+    type Future = Fut;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Boom>> {
+        if self.control.fail.load(Ordering::SeqCst) {
+            return Poll::Ready(Err(Boom("not ready, ever")));
+        }
+        if self.control.busy.load(Ordering::SeqCst) {
+            self.ready = false;
+            *self.control.waker.lock().expect("lock") = Some(cx.waker().clone());
+            return Poll::Pending;
+        }
+        self.ready = true;
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Req) -> Self::Future {
+        assert!(self.ready, "called without being ready");
+        self.ready = false;
+        self.control.calls.fetch_add(1, Ordering::SeqCst);
+        (self.answer)(request)
+    }
+}
+
+/// The inner service's own error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Boom(pub(crate) &'static str);
+
+impl std::fmt::Display for Boom {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+impl std::error::Error for Boom {}
+
+/// An inner service that answers its request.
+pub(crate) fn echo()
+-> Strict<impl Fn(&'static str) -> std::future::Ready<Result<&'static str, Boom>> + Clone> {
+    Strict::new(|request| std::future::ready(Ok(request)))
+}
+
+/// A service whose answer is a body that the test feeds.
+pub(crate) fn bodies<B: Body + Send + 'static>(
+    mut next: impl FnMut() -> B + Clone + Send + 'static,
+) -> impl Service<
+    http::Request<()>,
+    Response = http::Response<B>,
+    Error = Infallible,
+    Future = std::future::Ready<Result<http::Response<B>, Infallible>>,
+> + Clone
++ Send
++ 'static {
+    tower::service_fn(move |_| std::future::ready(Ok(http::Response::new(next()))))
+}
+
+/// A body that shows what it is sent.
+#[derive(Debug)]
+pub(crate) struct Fed {
+    frames: mpsc::UnboundedReceiver<Result<Frame<Bytes>, Boom>>,
+    /// Its length: at least, at most.
+    pub(crate) hint: (u64, Option<u64>),
+    /// Says the end together with the last frame.
+    ends: Arc<AtomicBool>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Feed {
+    frames: mpsc::UnboundedSender<Result<Frame<Bytes>, Boom>>,
+    ends: Arc<AtomicBool>,
+}
+
+pub(crate) fn fed() -> (Feed, Fed) {
+    let (sender, frames) = mpsc::unbounded_channel();
+    let ends = Arc::new(AtomicBool::new(false));
+    (
+        Feed {
+            frames: sender,
+            ends: ends.clone(),
+        },
+        Fed {
+            frames,
+            hint: (0, None),
+            ends,
+        },
+    )
+}
+
+impl Feed {
+    pub(crate) fn data(&self, data: &'static str) {
+        self.send(Ok(Frame::data(Bytes::from(data))));
+    }
+
+    pub(crate) fn send(&self, frame: Result<Frame<Bytes>, Boom>) {
+        self.frames.send(frame).expect("the body is there");
+    }
+
+    /// `is_end_stream` is true from now on.
+    pub(crate) fn end_stream(&self) {
+        self.ends.store(true, Ordering::SeqCst);
+    }
+}
+
+impl Body for Fed {
+    type Data = Bytes;
+    type Error = Boom;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Boom>>> {
+        self.frames.poll_recv(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.ends.load(Ordering::SeqCst) && self.frames.is_empty()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let mut hint = SizeHint::new();
+        hint.set_lower(self.hint.0);
+        if let Some(upper) = self.hint.1 {
+            hint.set_upper(upper);
+        }
+        hint
+    }
+}
