@@ -9,6 +9,12 @@ pub(crate) fn now() -> Instant {
     Instant::now() + suspended()
 }
 
+/// `from` and `by` later. However long `by` is: it comes from users.
+pub(crate) fn later(from: Instant, by: Duration) -> Instant {
+    const FAR: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
+    from + by.min(FAR)
+}
+
 /// Ends at `deadline`, or a little late when the machine was suspended meanwhile: look at the clock again then.
 pub(crate) async fn sleep_until(deadline: Instant) {
     tokio::time::sleep(deadline.saturating_duration_since(now())).await;

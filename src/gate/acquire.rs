@@ -2,7 +2,7 @@
 
 use super::tickets::Terms;
 use super::{Caller, Gate};
-use crate::clock::now;
+use crate::clock::{later, now};
 use crate::error::{Error, ErrorKind};
 use crate::permit::Permit;
 use std::future::Future;
@@ -82,7 +82,7 @@ impl Acquire {
                 gate: Arc::clone(gate),
                 waiter,
                 answer: receiver,
-                ends: wait.timeout.map(|timeout| started + timeout),
+                ends: wait.timeout.map(|timeout| later(started, timeout)),
                 timer: None,
             }),
             Err(error) => Stage::Refused(error),
@@ -139,8 +139,9 @@ impl Waiting {
             if let Poll::Ready(answer) = Pin::new(&mut self.answer).poll(cx) {
                 return Poll::Ready(answer.unwrap_or_else(|_| Err(self.timed_out())));
             }
-            let next = Instant::now() + LOOK_AFTER_PUMP;
-            let next = self.ends.map_or(next, |ends| ends.min(next));
+            let left = self.ends.map(|ends| ends.saturating_duration_since(now()));
+            let next =
+                Instant::now() + left.map_or(LOOK_AFTER_PUMP, |left| left.min(LOOK_AFTER_PUMP));
             let timer = self
                 .timer
                 .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(next)));
@@ -151,7 +152,7 @@ impl Waiting {
                 }
                 // It was served this very moment: the answer is in the channel.
             } else {
-                self.gate.wake_pump();
+                self.gate.look_after_pump();
             }
             timer.as_mut().reset(next);
         }

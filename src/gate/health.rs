@@ -71,6 +71,15 @@ impl Health {
         outage
     }
 
+    /// When newcomers are refused if a call that is sent at `sent` is not answered before. `None` if nobody knows of any
+    /// trouble then.
+    pub(crate) fn outage_begins(&self, sent: Instant) -> Option<Instant> {
+        let trouble = self.trouble();
+        let trouble = trouble.as_ref()?;
+        let fresh = sent <= trouble.last_failure + self.outage_after;
+        fresh.then(|| trouble.since + self.outage_after)
+    }
+
     /// What a newcomer is told at once: the backend is known not to answer, and somebody has tried lately.
     pub(crate) fn outage(&self, now: Instant) -> Option<Error> {
         let trouble = self.trouble();

@@ -62,8 +62,6 @@ pub(crate) struct Gate {
     gates: Arc<Gates>,
     queue: Queue,
     inner: Mutex<Inner>,
-    /// There is something new to say.
-    wake: Notify,
     /// Some permit of this name was lost.
     lost: Arc<Notify>,
 }
@@ -157,7 +155,6 @@ impl Gates {
                 state: State::new(limit, self.lease, now()),
                 pump: PumpSlot::default(),
             }),
-            wake: Notify::new(),
             lost: Arc::new(Notify::new()),
         });
         by_queue.insert(queue, Arc::downgrade(&gate));
@@ -203,7 +200,7 @@ impl Gates {
             if busy.is_empty() {
                 return;
             }
-            busy.iter().for_each(|gate| gate.wake_pump());
+            busy.iter().for_each(|gate| gate.look_after_pump());
             drop(busy);
             let _ = tokio::time::timeout(Duration::from_millis(250), quiet).await;
         }
@@ -251,9 +248,6 @@ impl Gate {
 
     /// A caller comes. `Err` if it is refused at once.
     fn join(self: &Arc<Self>, wait: &Wait, caller: Caller) -> Result<u64, Error> {
-        if self.gates.closing.load(Ordering::Relaxed) {
-            return Err(shutting_down());
-        }
         if tokio::runtime::Handle::try_current().is_err() {
             return Err(Error::new(
                 ErrorKind::NoRuntime,
@@ -262,6 +256,10 @@ impl Gate {
         }
         let outage = self.gates.health.outage(now());
         self.tell(|state, now| {
+            // Under the lock, as `close` is: nobody joins behind its back.
+            if self.gates.closing.load(Ordering::Relaxed) {
+                return Err(shutting_down());
+            }
             if let Some(outage) = outage {
                 state.stats.unavailable += 1;
                 state.probe();
@@ -295,11 +293,12 @@ impl Gate {
 
     /// A caller gives up. `false` if it was served already.
     fn give_up(self: &Arc<Self>, waiter: u64, timed_out: bool) -> bool {
-        self.tell(|state, now| {
-            let gave_up = state.give_up(waiter, now).is_some();
-            state.stats.timed_out += u64::from(gave_up && timed_out);
-            gave_up
-        })
+        let gone = self.tell(|state, _| {
+            let gone = state.give_up(waiter);
+            state.stats.timed_out += u64::from(gone.is_some() && timed_out);
+            gone
+        });
+        gone.is_some()
     }
 
     // --- holding ---
@@ -332,7 +331,10 @@ impl Gate {
 
     /// A guard is gone. `answer` hears whether the permit was held until then.
     pub(crate) fn drop_guard(self: &Arc<Self>, ticket: u64, answer: Option<oneshot::Sender<bool>>) {
-        self.tell(|state, now| state.tickets.drop_guard(ticket, now, answer));
+        let answer = self.tell(|state, now| state.tickets.drop_guard(ticket, now, answer));
+        if let Some((answer, held)) = answer {
+            let _ = answer.send(held);
+        }
     }
 
     // --- what others do ---
@@ -364,18 +366,27 @@ impl Gate {
         lock(&self.inner)
     }
 
-    /// Changes the state, and sees to it that a pump says what there is to say.
+    /// Changes the state, and sees to it that a pump says what there is to say. What wakes somebody, by a word or by
+    /// being dropped, is for the caller to do: not under the lock, for who is woken may come right back.
     fn tell<T>(self: &Arc<Self>, change: impl FnOnce(&mut State<Caller>, Instant) -> T) -> T {
         let now = now();
         let mut inner = self.lock();
         let result = change(&mut inner.state, now);
-        self.keep_pumping(&mut inner, now);
+        inner.pump.wake(now);
+        let pump = self.new_pump(&mut inner, now);
         drop(inner);
+        if let Some(pump) = pump {
+            pump.start();
+        }
         result
     }
 
-    fn wake_pump(self: &Arc<Self>) {
-        self.tell(|_, _| ());
+    /// Replaces a pump that has gone, if there is something to do.
+    fn look_after_pump(self: &Arc<Self>) {
+        let pump = self.new_pump(&mut self.lock(), now());
+        if let Some(pump) = pump {
+            pump.start();
+        }
     }
 
     /// Tells everybody concerned. Not under the lock: a permit whose caller is gone is dropped here, and leaves.
@@ -400,6 +411,10 @@ impl Gate {
         for (caller, error) in news.refused {
             let _ = caller.answer.send(Err(error));
         }
+        for (answer, held) in news.answers {
+            let _ = answer.send(held);
+        }
+        drop(news.unanswered);
     }
 }
 

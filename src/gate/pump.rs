@@ -9,10 +9,12 @@ use super::{Gate, Inner};
 use crate::backend::{Call, Outcome, Reply};
 use crate::clock::{now, sleep_until};
 use crate::error::{Error, ErrorKind};
+use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Handle;
-use tokio::time::Instant;
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout};
 
 /// A pump that should have done something this long ago is on a runtime that nobody drives.
 const PATIENCE: Duration = Duration::from_millis(250);
@@ -24,36 +26,73 @@ pub(super) struct PumpSlot {
     current: u64,
     /// By when the current one does its next step, if there is one.
     due: Option<Instant>,
+    /// It has a call under way: whatever comes up is said after that.
+    calling: bool,
+    /// There is something new to say. One that was replaced still listens on its own.
+    wake: Arc<Notify>,
 }
 
 /// Marks the gate as without a pump when this one vanishes.
-struct Pump {
+pub(super) struct Pump {
     gate: Arc<Gate>,
     number: u64,
+    wake: Arc<Notify>,
+}
+
+/// A pump that is to be started, when nothing is locked any more: a runtime that shuts down drops it at once.
+#[must_use]
+pub(super) struct Start {
+    pump: Pump,
+    runtime: Handle,
+}
+
+enum Next {
+    Say(Call),
+    Wait(Instant),
+    Idle,
+}
+
+// === impl PumpSlot ===
+
+impl PumpSlot {
+    /// Lets the pump, if there is one, look for what is new.
+    pub(super) fn wake(&mut self, now: Instant) {
+        if let Some(due) = &mut self.due {
+            if !self.calling {
+                *due = now.min(*due);
+            }
+            self.wake.notify_one();
+        }
+    }
 }
 
 impl Gate {
-    /// Wakes the pump, or starts one on the runtime of this thread. Without a runtime the next caller will.
-    pub(super) fn keep_pumping(self: &Arc<Self>, inner: &mut Inner, now: Instant) {
-        match inner.pump.due {
-            Some(due) if now < due + PATIENCE => {
-                inner.pump.due = Some(due.min(now));
-                self.wake.notify_one();
-            }
-            _ if inner.state.is_idle() => {}
-            _ => {
-                let Ok(runtime) = Handle::try_current() else {
-                    return;
-                };
-                inner.pump.current += 1;
-                inner.pump.due = Some(now);
-                let pump = Pump {
-                    gate: Arc::clone(self),
-                    number: inner.pump.current,
-                };
-                runtime.spawn(pump.run());
-            }
+    /// A pump on the runtime of this thread, if there is something to do and none that does it. Without a runtime the
+    /// next caller will start one.
+    pub(super) fn new_pump(self: &Arc<Self>, inner: &mut Inner, now: Instant) -> Option<Start> {
+        let slot = &mut inner.pump;
+        if inner.state.is_idle() || slot.due.is_some_and(|due| now < due + PATIENCE) {
+            return None;
         }
+        let runtime = Handle::try_current().ok()?;
+        if slot.due.is_some() {
+            slot.wake = Arc::default();
+        }
+        slot.current += 1;
+        slot.due = Some(now);
+        slot.calling = false;
+        let pump = Pump {
+            gate: Arc::clone(self),
+            number: slot.current,
+            wake: Arc::clone(&slot.wake),
+        };
+        Some(Start { pump, runtime })
+    }
+}
+
+impl Start {
+    pub(super) fn start(self) {
+        self.runtime.spawn(self.pump.run());
     }
 }
 
@@ -61,74 +100,108 @@ impl Gate {
 
 impl Pump {
     async fn run(self) {
-        while let Some(step) = self.next_step() {
-            match step {
-                Step::Say(batch) => self.say(batch).await,
-                Step::Wait(until) => tokio::select! {
-                    () = self.gate.wake.notified() => {}
+        while let Some(next) = self.next_step() {
+            match next {
+                Next::Say(call) => self.say(call).await,
+                Next::Wait(until) => tokio::select! {
+                    () = self.wake.notified() => {}
                     () = sleep_until(until) => {}
                 },
-                Step::Idle => break,
+                Next::Idle => break,
             }
         }
     }
 
     /// What to do now. `None` if another pump has taken over.
-    fn next_step(&self) -> Option<Step> {
+    fn next_step(&self) -> Option<Next> {
         let now = now();
-        let mut inner = self.gate.lock();
+        let mut guard = self.gate.lock();
+        let inner = &mut *guard;
         if inner.pump.current != self.number {
             return None;
         }
         let long_wait = inner.state.long_wait(now);
         let (step, news) = inner.state.next_step(now);
-        inner.pump.due = match &step {
-            Step::Say(_) => Some(now + self.gate.gates.call_timeout),
-            Step::Wait(until) => Some(*until),
-            // From here on the next caller starts a new one.
-            Step::Idle => None,
+        let next = match step {
+            // Numbered under the lock: what a pump that was replaced says late has the lower number.
+            Step::Say(batch) => Next::Say(self.call(batch, inner.state.limit)),
+            Step::Wait(until) => Next::Wait(until),
+            Step::Idle => Next::Idle,
         };
-        drop(inner);
+        inner.pump.calling = matches!(next, Next::Say(_));
+        inner.pump.due = match &next {
+            Next::Say(_) => Some(now + self.gate.gates.call_timeout),
+            Next::Wait(until) => Some(*until),
+            // From here on the next caller starts a new one.
+            Next::Idle => None,
+        };
+        drop(guard);
         self.gate.deliver(news);
         if let Some(waited) = long_wait {
             self.say_who_holds(waited);
         }
-        if matches!(step, Step::Idle) {
+        if matches!(next, Next::Idle) {
             self.gate.gates.quiet.notify_waiters();
         }
-        Some(step)
+        Some(next)
     }
 
-    async fn say(&self, batch: Batch) {
+    fn call(&self, batch: Batch, limit: u32) -> Call {
         let gates = &self.gate.gates;
-        let sent = now();
-        let call = Call {
+        Call {
             queue: self.gate.queue.clone(),
             number: gates.next_number(),
-            limit: self.gate.limit(),
+            limit,
             lease: gates.lease,
-            leave: batch.leave.clone(),
-            keep: batch.keep.clone(),
-            enter: batch.enter.clone(),
-            try_enter: batch.try_enter.clone(),
+            leave: batch.leave,
+            keep: batch.keep,
+            enter: batch.enter,
+            try_enter: batch.try_enter,
+        }
+    }
+
+    async fn say(&self, call: Call) {
+        let gates = &self.gate.gates;
+        let sent = now();
+        let exchange = timeout(gates.call_timeout, gates.session.exchange(call));
+        tokio::pin!(exchange);
+        let answer = tokio::select! {
+            biased;
+            answer = &mut exchange => answer,
+            () = self.outage(sent) => exchange.await,
         };
-        let exchange = gates.session.exchange(call);
-        let answer = match tokio::time::timeout(gates.call_timeout, exchange).await {
+        let answer = match answer {
             Ok(Ok(Reply::Done(outcome))) => Ok(outcome),
             Ok(Ok(Reply::Stale)) => Err(Error::new(
                 ErrorKind::Unavailable,
                 "a later call of this process was carried out before this one",
             )),
             Ok(Err(error)) => Err(error),
-            Err(_) => Err(Error::new(
-                ErrorKind::Unavailable,
-                format!("the backend did not answer within {:?}", gates.call_timeout),
-            )),
+            Err(_) => Err(no_answer(gates.call_timeout)),
         };
-        self.hear(&batch, answer, sent);
+        self.hear(answer, sent);
     }
 
-    fn hear(&self, batch: &Batch, answer: Result<Outcome, Error>, sent: Instant) {
+    /// Ends when an outage has begun while the call that was sent at `sent` is under way. Newcomers do not wait for that
+    /// call any more.
+    async fn outage(&self, sent: Instant) {
+        let health = &self.gate.gates.health;
+        let Some(begins) = health.outage_begins(sent) else {
+            return pending().await;
+        };
+        sleep_until(begins).await;
+        let now = now();
+        let waited = now.saturating_duration_since(sent);
+        if let Some(error) = health.failed(sent, now, &no_answer(waited)) {
+            let mut inner = self.gate.lock();
+            let current = inner.pump.current == self.number;
+            let news = current.then(|| inner.state.refuse_newcomers(&error));
+            drop(inner);
+            self.gate.deliver(news.unwrap_or_default());
+        }
+    }
+
+    fn hear(&self, answer: Result<Outcome, Error>, sent: Instant) {
         let now = now();
         let health = &self.gate.gates.health;
         // What newcomers are told, if they are to be refused.
@@ -149,11 +222,11 @@ impl Pump {
             return;
         }
         let news = match &answer {
-            Ok(outcome) => inner.state.hear(batch, outcome, sent, now),
+            Ok(outcome) => inner.state.hear(outcome, sent, now),
             Err(_) => {
-                inner.state.unheard(batch, rand::random(), now);
+                inner.state.unheard(rand::random(), now);
                 match refusal {
-                    Some(error) => inner.state.refuse_newcomers(&error, now),
+                    Some(error) => inner.state.refuse_newcomers(&error),
                     None => Default::default(),
                 }
             }
@@ -187,6 +260,14 @@ impl Drop for Pump {
         let mut inner = self.gate.lock();
         if inner.pump.current == self.number {
             inner.pump.due = None;
+            inner.pump.calling = false;
         }
     }
+}
+
+fn no_answer(within: Duration) -> Error {
+    Error::new(
+        ErrorKind::Unavailable,
+        format!("the backend did not answer within {within:?}"),
+    )
 }

@@ -2,11 +2,11 @@
 //!
 //! Pure: time comes as an argument, and nothing is sent from here. What callers are to be told is returned.
 
-use super::tickets::{Terms, Tickets};
+use super::tickets::{Answer, Terms, Tickets};
 use super::waiters::{Departed, Standing, Waiters};
 use crate::backend::{Grant, MOST_TICKETS, Outcome, State as TicketState};
 use crate::error::{Error, ErrorKind};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -25,6 +25,10 @@ pub(crate) struct State<C> {
     pub(crate) waiters: Waiters<C>,
     /// Those who do not want to wait.
     tries: BTreeMap<u64, Try<C>>,
+    /// Those of them to name in the next call.
+    tries_to_ask: BTreeSet<u64>,
+    /// What the call under way carries.
+    said: Option<Batch>,
     lease: Duration,
     /// When everything that waits is said again.
     repeat_at: Instant,
@@ -44,7 +48,6 @@ pub(crate) struct State<C> {
 struct Try<C> {
     caller: C,
     sent: bool,
-    to_ask: bool,
 }
 
 /// What this process has seen of one name. Counters start when the name is first used.
@@ -98,6 +101,10 @@ pub(crate) struct News<C> {
     pub(crate) refused: Vec<(C, Error)>,
     /// These permits are lost.
     pub(crate) lost: Vec<(u64, ErrorKind)>,
+    /// What releases are told.
+    pub(crate) answers: Vec<(Answer, bool)>,
+    /// Releases that nobody has answered.
+    pub(crate) unanswered: Vec<Answer>,
 }
 
 // === impl State ===
@@ -109,6 +116,8 @@ impl<C: HasTerms> State<C> {
             tickets: Tickets::new(lease),
             waiters: Waiters::default(),
             tries: BTreeMap::new(),
+            tries_to_ask: BTreeSet::new(),
+            said: None,
             lease,
             repeat_at: now,
             look_at: None,
@@ -154,26 +163,27 @@ impl<C: HasTerms> State<C> {
         let attempt = Try {
             caller,
             sent: false,
-            to_ask: true,
         };
         self.tries.insert(ticket, attempt);
+        self.tries_to_ask.insert(ticket);
     }
 
     /// A caller gives up. `None` if it was served already.
-    pub(crate) fn give_up(&mut self, waiter: u64, now: Instant) -> Option<C> {
+    pub(crate) fn give_up(&mut self, waiter: u64) -> Option<C> {
         if let Some(attempt) = self.tries.remove(&waiter) {
+            self.tries_to_ask.remove(&waiter);
             if attempt.sent {
-                self.tickets.leave(waiter, now, None, None);
+                self.tickets.leave(waiter, None, None);
             }
             return Some(attempt.caller);
         }
         let departed = self.waiters.give_up(waiter)?;
-        Some(self.depart(departed, now))
+        Some(self.depart(departed))
     }
 
-    fn depart(&mut self, departed: Departed<C>, now: Instant) -> C {
+    fn depart(&mut self, departed: Departed<C>) -> C {
         if let Some(ticket) = departed.known_ticket {
-            self.tickets.leave_line(ticket, now, departed.standing);
+            self.tickets.leave_line(ticket, departed.standing);
         }
         departed.caller
     }
@@ -181,8 +191,8 @@ impl<C: HasTerms> State<C> {
     pub(crate) fn set_limit(&mut self, limit: u32) {
         if self.limit != limit {
             self.limit = limit;
-            // Whoever waits here may get in by it: tell the backend.
-            self.probe |= !self.waiters.is_empty();
+            // Whoever waits here may get in by it: the backend has to be told.
+            self.waiters.ask_oldest(1);
         }
     }
 
@@ -193,14 +203,16 @@ impl<C: HasTerms> State<C> {
 
     // --- what to say ---
 
-    /// What to do now. A batch that is returned has to be answered by [`hear`](Self::hear) or
-    /// [`unheard`](Self::unheard).
+    /// What to do now. What became of a batch that is returned is told by [`hear`](Self::hear) or
+    /// [`unheard`](Self::unheard). A pump that asks again without either has taken over from one that has gone: then all
+    /// of it is said again.
     pub(crate) fn next_step(&mut self, now: Instant) -> (Step, News<C>) {
+        self.say_again();
         let mut news = News::default();
         for ticket in self.tickets.end(now).holds {
             self.count_loss(ticket, ErrorKind::HeldTooLong, &mut news);
         }
-        self.tickets.forget_old_leaves(now);
+        news.unanswered = self.tickets.forget_old_leaves(now);
         (self.decide(now), news)
     }
 
@@ -238,7 +250,7 @@ impl<C: HasTerms> State<C> {
             || self.tickets.has_to_leave()
             || self.tickets.renewal_due(now)
             || self.waiters.has_to_ask()
-            || self.tries.values().any(|attempt| attempt.to_ask)
+            || !self.tries_to_ask.is_empty()
     }
 
     /// Everything there is to say, as far as it fits: what is held before what leaves before what wants in.
@@ -250,21 +262,41 @@ impl<C: HasTerms> State<C> {
             (tickets, room)
         };
         let (keep, room) = take(self.tickets.to_keep(now, MOST_TICKETS));
-        let (leave, room) = take(self.tickets.to_leave(room));
+        let (leave, room) = take(self.tickets.say_leaves(now, room));
         let (enter, room) = take(self.waiters.ask(room, now));
-        let tries = self.tries.iter_mut().filter(|(_, t)| t.to_ask).take(room);
-        let try_enter = tries
-            .map(|(ticket, attempt)| {
+        let mut try_enter = Vec::new();
+        while try_enter.len() < room
+            && let Some(ticket) = self.tries_to_ask.pop_first()
+        {
+            if let Some(attempt) = self.tries.get_mut(&ticket) {
                 attempt.sent = true;
-                attempt.to_ask = false;
-                *ticket
-            })
-            .collect();
-        Batch {
+                try_enter.push(ticket);
+            }
+        }
+        let batch = Batch {
             leave,
             keep,
             enter,
             try_enter,
+        };
+        self.said = Some(batch.clone());
+        batch
+    }
+
+    /// What was said and not answered is said again: permits are still due, tickets still leave, and these still want in.
+    fn say_again(&mut self) {
+        let said = self.said.take().unwrap_or_default();
+        for ticket in said.enter {
+            self.waiters.ask_again(ticket);
+        }
+        for ticket in said.try_enter {
+            self.try_again(ticket);
+        }
+    }
+
+    fn try_again(&mut self, ticket: u64) {
+        if self.tries.contains_key(&ticket) {
+            self.tries_to_ask.insert(ticket);
         }
     }
 
@@ -283,18 +315,15 @@ impl<C: HasTerms> State<C> {
     // --- what an answer means ---
 
     /// The call that was sent at `sent` was answered.
-    pub(crate) fn hear(
-        &mut self,
-        batch: &Batch,
-        outcome: &Outcome,
-        sent: Instant,
-        now: Instant,
-    ) -> News<C> {
+    pub(crate) fn hear(&mut self, outcome: &Outcome, sent: Instant, now: Instant) -> News<C> {
         let mut news = News::default();
+        let Some(batch) = self.said.take() else {
+            return news;
+        };
         self.failures = 0;
         self.retry_at = None;
         for (ticket, held) in batch.leave.iter().zip(&outcome.left) {
-            self.tickets.left(*ticket, *held, now);
+            news.answers.extend(self.tickets.left(*ticket, *held, now));
         }
         for (ticket, state) in batch.keep.iter().zip(&outcome.kept) {
             match state {
@@ -306,7 +335,10 @@ impl<C: HasTerms> State<C> {
             match state {
                 TicketState::Held { .. } => self.granted(*ticket, sent, now, &mut news),
                 TicketState::Waiting => self.waiters.answered(*ticket, sent, now, self.lease),
-                TicketState::Refused | TicketState::Gone => self.waiters.ask_again(*ticket),
+                TicketState::Refused | TicketState::Gone => {
+                    self.waiters.ask_again(*ticket);
+                    self.retry_at = Some(now + FIRST_RETRY);
+                }
             }
         }
         for (ticket, state) in batch.try_enter.iter().zip(&outcome.tried) {
@@ -318,37 +350,30 @@ impl<C: HasTerms> State<C> {
         for Grant { ticket, .. } in &outcome.granted {
             self.granted(*ticket, sent, now, &mut news);
         }
-        self.look_at = outcome.look_again.map(|after| now + after);
+        self.look_at = (outcome.look_again).map(|after| now + after.min(self.lease));
         news
     }
 
     /// A call was given up or failed. What it carried rides on the next.
-    pub(crate) fn unheard(&mut self, batch: &Batch, jitter: f64, now: Instant) {
-        for ticket in &batch.enter {
-            self.waiters.ask_again(*ticket);
-        }
-        for ticket in &batch.try_enter {
-            if let Some(attempt) = self.tries.get_mut(ticket) {
-                attempt.to_ask = true;
-            }
-        }
+    pub(crate) fn unheard(&mut self, jitter: f64, now: Instant) {
+        self.say_again();
         let pause = FIRST_RETRY * (1 << self.failures.min(4));
         self.failures = self.failures.saturating_add(1);
         self.retry_at = Some(now + pause.min(LAST_RETRY).mul_f64(0.5 + jitter / 2.0));
     }
 
     /// Refuses everybody whom the backend has never answered.
-    pub(crate) fn refuse_newcomers(&mut self, error: &Error, now: Instant) -> News<C> {
+    pub(crate) fn refuse_newcomers(&mut self, error: &Error) -> News<C> {
         let mut departed = self.waiters.take_newcomers();
         departed.extend(self.take_tries());
-        self.refuse(departed, error, now)
+        self.refuse(departed, error)
     }
 
     /// Refuses everybody who waits, and gives back everything that is held.
     pub(crate) fn close(&mut self, error: &Error, now: Instant) -> News<C> {
         let mut departed = self.waiters.take_all();
         departed.extend(self.take_tries());
-        let mut news = self.refuse(departed, error, now);
+        let mut news = self.refuse(departed, error);
         for ticket in self.tickets.valid_tickets() {
             self.lose(ticket, error.kind(), now, &mut news);
         }
@@ -360,6 +385,7 @@ impl<C: HasTerms> State<C> {
     pub(crate) fn pushed(&mut self, grant: Grant, now: Instant) -> News<C> {
         let (mut news, ticket) = (News::default(), grant.ticket);
         if self.tickets.is_held(ticket) {
+            self.tickets.still_granted(ticket);
             return news;
         }
         let standing = self.waiters.standing(ticket);
@@ -369,7 +395,7 @@ impl<C: HasTerms> State<C> {
                 doubtful: false,
             }) => self.granted(ticket, since, now, &mut news),
             _ if self.waiters.has_ticket(ticket) => self.waiters.ask_again(ticket),
-            _ => self.tickets.leave(ticket, now, None, None),
+            _ => self.tickets.leave(ticket, None, None),
         }
         news
     }
@@ -386,21 +412,22 @@ impl<C: HasTerms> State<C> {
         }
         if self.tickets.is_stale(sent, now) {
             // It must be confirmed before it is used: ask for it (or let it leave) again.
-            if let Some(attempt) = self.tries.get_mut(&ticket) {
-                attempt.to_ask = true;
+            if self.tries.contains_key(&ticket) {
+                self.try_again(ticket);
             } else if self.waiters.has_ticket(ticket) {
                 self.waiters.ask_again(ticket);
             } else {
-                self.tickets.leave(ticket, now, None, None);
+                self.tickets.leave(ticket, None, None);
             }
             return;
         }
         let caller = if let Some(attempt) = self.tries.remove(&ticket) {
+            self.tries_to_ask.remove(&ticket);
             Some(attempt.caller)
         } else if self.waiters.has_ticket(ticket) {
             self.waiters.grant(ticket)
         } else {
-            self.pass_on(ticket, now)
+            self.pass_on(ticket)
         };
         if let Some(caller) = caller {
             self.stats.granted += 1;
@@ -411,12 +438,12 @@ impl<C: HasTerms> State<C> {
 
     /// A grant for somebody who is gone: the oldest waiter goes in on it, unless its leave has been said already; or
     /// the ticket leaves.
-    fn pass_on(&mut self, ticket: u64, now: Instant) -> Option<C> {
+    fn pass_on(&mut self, ticket: u64) -> Option<C> {
         if !self.waiters.is_empty() && self.tickets.call_back(ticket) {
             let departed = self.waiters.take_oldest()?;
-            return Some(self.depart(departed, now));
+            return Some(self.depart(departed));
         }
-        self.tickets.leave(ticket, now, None, None);
+        self.tickets.leave(ticket, None, None);
         None
     }
 
@@ -433,6 +460,7 @@ impl<C: HasTerms> State<C> {
 
     fn refuse_try(&mut self, ticket: u64, news: &mut News<C>) {
         if let Some(attempt) = self.tries.remove(&ticket) {
+            self.tries_to_ask.remove(&ticket);
             self.stats.limit_reached += 1;
             let error = Error::new(ErrorKind::LimitReached, "every permit is taken");
             news.refused.push((attempt.caller, error));
@@ -440,6 +468,7 @@ impl<C: HasTerms> State<C> {
     }
 
     fn take_tries(&mut self) -> impl Iterator<Item = Departed<C>> + use<C> {
+        self.tries_to_ask.clear();
         let tries = std::mem::take(&mut self.tries).into_iter();
         tries.map(|(ticket, attempt)| Departed {
             caller: attempt.caller,
@@ -448,13 +477,13 @@ impl<C: HasTerms> State<C> {
         })
     }
 
-    fn refuse(&mut self, departed: Vec<Departed<C>>, error: &Error, now: Instant) -> News<C> {
+    fn refuse(&mut self, departed: Vec<Departed<C>>, error: &Error) -> News<C> {
         let mut news = News::default();
         for departed in departed {
             if error.kind() == ErrorKind::Unavailable {
                 self.stats.unavailable += 1;
             }
-            let caller = self.depart(departed, now);
+            let caller = self.depart(departed);
             news.refused.push((caller, error.clone()));
         }
         news
@@ -492,6 +521,8 @@ impl<C> Default for News<C> {
             granted: Vec::new(),
             refused: Vec::new(),
             lost: Vec::new(),
+            answers: Vec::new(),
+            unanswered: Vec::new(),
         }
     }
 }

@@ -3,6 +3,7 @@
 //! Pure: time comes as an argument.
 
 use super::waiters::Standing;
+use crate::clock::later;
 use crate::error::ErrorKind;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
@@ -19,8 +20,13 @@ pub(crate) struct Tickets {
     /// When a reservation lapses or a hold has lasted for too long.
     endings: BTreeSet<(Instant, u64)>,
     leaving: BTreeMap<u64, Leaving>,
+    /// No leave is old enough to be forgotten before then.
+    forget_at: Option<Instant>,
     lost: usize,
 }
+
+/// Who waits for the answer to a release.
+pub(crate) type Answer = oneshot::Sender<bool>;
 
 /// On which terms a permit is taken.
 #[derive(Clone, Copy, Debug, Default)]
@@ -52,15 +58,16 @@ struct Reserved {
 /// A ticket that leaves. Said again until it is answered or a lease has gone by: then it is out by itself.
 #[derive(Debug)]
 struct Leaving {
-    since: Instant,
-    /// How often a call has carried it. After the first time it cannot be called back.
-    said: u32,
+    /// When a call carried it for the first time. From then on it cannot be called back.
+    said_since: Option<Instant>,
+    /// Another call has carried it since.
+    repeated: bool,
     /// For as long as it surely held, by our own reckoning.
     held_until: Option<Instant>,
     /// Of a ticket that waited and was never granted to anybody here: only such a one can be called back, for no guard
     /// of it was ever out.
     standing: Option<Standing>,
-    answer: Option<oneshot::Sender<bool>>,
+    answer: Option<Answer>,
 }
 
 /// What came to its end by itself.
@@ -80,6 +87,7 @@ impl Tickets {
             renewals: BTreeSet::new(),
             endings: BTreeSet::new(),
             leaving: BTreeMap::new(),
+            forget_at: None,
             lost: 0,
         }
     }
@@ -114,9 +122,9 @@ impl Tickets {
             guards: 1,
             reserved: terms.reserve.map(|ttl| Reserved {
                 ttl,
-                until: now + ttl,
+                until: later(now, ttl),
             }),
-            ends: terms.max_hold.map(|most| now + most),
+            ends: terms.max_hold.map(|most| later(now, most)),
             lost: None,
         };
         self.renewals.insert((held.renewal(self.lease), ticket));
@@ -142,6 +150,11 @@ impl Tickets {
         }
     }
 
+    #[cfg(test)]
+    pub(crate) fn deadline(&self, ticket: u64) -> Option<Instant> {
+        self.held.get(&ticket).map(|held| held.deadline)
+    }
+
     /// A grant confirmed at `sent` has so little of its lease left that it must be confirmed before it is used.
     pub(crate) fn is_stale(&self, sent: Instant, now: Instant) -> bool {
         (sent + self.lease).saturating_duration_since(now) < self.lease / 3
@@ -161,8 +174,16 @@ impl Tickets {
         self.renewals.first().is_some_and(|(at, _)| *at <= now)
     }
 
+    /// The backend has granted a ticket that a guard of ours has. If it was lost, the grant is nobody's.
+    pub(crate) fn still_granted(&mut self, ticket: u64) {
+        if self.lost(ticket).is_some() {
+            self.leave(ticket, None, None);
+        }
+    }
+
     /// The call that was sent at `sent` has confirmed the permit.
     pub(crate) fn confirm(&mut self, ticket: u64, sent: Instant) {
+        self.still_granted(ticket);
         if let Some(held) = self.held.get_mut(&ticket)
             && held.lost.is_none()
             && held.deadline < sent + self.lease
@@ -186,7 +207,7 @@ impl Tickets {
         self.renewals.remove(&(held.renewal(self.lease), ticket));
         self.endings.remove(&(held.ending().unwrap_or(now), ticket));
         // It may stand in the queue again, by an `enter` that ran late.
-        self.leave(ticket, now, None, None);
+        self.leave(ticket, None, None);
         true
     }
 
@@ -210,13 +231,14 @@ impl Tickets {
         }
     }
 
-    /// A guard is gone. The last one lets the ticket leave, and `answer` hears whether it held until then.
+    /// A guard is gone. The last one lets the ticket leave, and `answer` hears whether it held until then. Returns the
+    /// answer if it is known already.
     pub(crate) fn drop_guard(
         &mut self,
         ticket: u64,
         now: Instant,
-        answer: Option<oneshot::Sender<bool>>,
-    ) {
+        answer: Option<Answer>,
+    ) -> Option<(Answer, bool)> {
         let valid = self.is_valid(ticket, now);
         let last = match self.held.get_mut(&ticket) {
             Some(held) if held.guards > 1 => {
@@ -227,10 +249,10 @@ impl Tickets {
             None => false,
         };
         if last && let Some(deadline) = self.remove(ticket) {
-            self.leave(ticket, now, Some(deadline), answer);
-        } else if let Some(answer) = answer {
-            let _ = answer.send(valid);
+            self.leave(ticket, Some(deadline), answer);
+            return None;
         }
+        answer.map(|answer| (answer, valid))
     }
 
     /// Forgets a permit. Its deadline, if it was not lost.
@@ -259,7 +281,7 @@ impl Tickets {
         self.reserve_again(ticket, |Reserved { ttl, .. }| {
             Some(Reserved {
                 ttl,
-                until: now + ttl,
+                until: later(now, ttl),
             })
         })
     }
@@ -293,7 +315,7 @@ impl Tickets {
             if lapsed.is_some_and(|reserved| reserved.until <= now) {
                 // Nobody has claimed it: the guard that is still out finds nothing.
                 if let Some(deadline) = self.remove(ticket) {
-                    self.leave(ticket, now, Some(deadline), None);
+                    self.leave(ticket, Some(deadline), None);
                 }
                 ended.reservations += 1;
             } else if self.lose(ticket, ErrorKind::HeldTooLong, now) {
@@ -310,13 +332,12 @@ impl Tickets {
     pub(crate) fn leave(
         &mut self,
         ticket: u64,
-        now: Instant,
         held_until: Option<Instant>,
-        answer: Option<oneshot::Sender<bool>>,
+        answer: Option<Answer>,
     ) {
         let leaving = Leaving {
-            since: now,
-            said: 0,
+            said_since: None,
+            repeated: false,
             held_until,
             standing: None,
             answer,
@@ -325,8 +346,8 @@ impl Tickets {
     }
 
     /// Lets a ticket leave whose waiter has gone.
-    pub(crate) fn leave_line(&mut self, ticket: u64, now: Instant, standing: Option<Standing>) {
-        self.leave(ticket, now, None, None);
+    pub(crate) fn leave_line(&mut self, ticket: u64, standing: Option<Standing>) {
+        self.leave(ticket, None, None);
         if let Some(leaving) = self.leaving.get_mut(&ticket) {
             leaving.standing = standing;
         }
@@ -335,7 +356,7 @@ impl Tickets {
     /// `None` unless the ticket can be called back.
     pub(crate) fn standing(&self, ticket: u64) -> Option<Standing> {
         let leaving = self.leaving.get(&ticket);
-        leaving.filter(|leaving| leaving.said == 0)?.standing
+        leaving.filter(|l| l.said_since.is_none())?.standing
     }
 
     /// Calls a leave back that no call has carried yet.
@@ -344,37 +365,51 @@ impl Tickets {
     }
 
     /// The leaves to say in this call.
-    pub(crate) fn to_leave(&mut self, most: usize) -> Vec<u64> {
+    pub(crate) fn say_leaves(&mut self, now: Instant, most: usize) -> Vec<u64> {
         let leaving = self.leaving.iter_mut().take(most);
-        leaving
+        let tickets: Vec<u64> = leaving
             .map(|(ticket, leaving)| {
-                leaving.said += 1;
+                leaving.repeated = leaving.said_since.is_some();
+                leaving.said_since.get_or_insert(now);
                 *ticket
             })
-            .collect()
+            .collect();
+        if !tickets.is_empty() {
+            self.forget_at.get_or_insert(now + self.lease);
+        }
+        tickets
     }
 
     pub(crate) fn has_to_leave(&self) -> bool {
         !self.leaving.is_empty()
     }
 
-    /// A leave was answered: did the ticket hold until then?
-    pub(crate) fn left(&mut self, ticket: u64, held: bool, now: Instant) {
-        if let Some(leaving) = self.leaving.remove(&ticket)
-            && let Some(answer) = leaving.answer
-        {
-            // An earlier call, whose answer was lost, may have done it: then only our own reckoning is left.
-            let repeated = leaving.said > 1;
-            let reckoned = leaving.held_until.is_some_and(|until| now < until);
-            let _ = answer.send(held || (repeated && reckoned));
-        }
+    /// A leave was answered: did the ticket hold until then? Returns what its holder hears, if he waits for it.
+    pub(crate) fn left(&mut self, ticket: u64, held: bool, now: Instant) -> Option<(Answer, bool)> {
+        let leaving = self.leaving.remove(&ticket)?;
+        // An earlier call, whose answer was lost, may have done it: then only our own reckoning is left.
+        let reckoned = leaving.held_until.is_some_and(|until| now < until);
+        let held = held || (leaving.repeated && reckoned);
+        leaving.answer.map(|answer| (answer, held))
     }
 
-    /// Forgets leaves that nobody answered for a lease: the tickets are out by themselves.
-    pub(crate) fn forget_old_leaves(&mut self, now: Instant) {
-        let lease = self.lease;
-        self.leaving
-            .retain(|_, leaving| now.saturating_duration_since(leaving.since) < lease);
+    /// Forgets leaves that were said and that nobody answered for a lease: the tickets are out by themselves. Returns
+    /// who waits for an answer in vain.
+    pub(crate) fn forget_old_leaves(&mut self, now: Instant) -> Vec<Answer> {
+        if self.forget_at.is_none_or(|at| now < at) {
+            return Vec::new();
+        }
+        let (lease, mut unanswered) = (self.lease, Vec::new());
+        self.leaving.retain(|_, leaving| {
+            let old = leaving.said_since.is_some_and(|at| at + lease <= now);
+            if old {
+                unanswered.extend(leaving.answer.take());
+            }
+            !old
+        });
+        let oldest = self.leaving.values().filter_map(|l| l.said_since).min();
+        self.forget_at = oldest.map(|since| since + lease);
+        unanswered
     }
 }
 

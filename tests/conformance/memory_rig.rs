@@ -13,6 +13,7 @@ pub(super) struct MemoryRig {
 impl Rig for MemoryRig {
     const LEASE: Duration = Duration::from_secs(10);
     const VIRTUAL: bool = true;
+    const PUSHES: bool = true;
 
     async fn start() -> Self {
         tokio::time::pause();

@@ -139,3 +139,5 @@ macro_rules! conformance {
 conformance!(memory: memory_rig::MemoryRig);
 #[cfg(feature = "redis")]
 conformance!(redis: redis_rig::RedisRig);
+#[cfg(feature = "redis")]
+conformance!(redis_without_pushes: redis_rig::RedisRig<false>);

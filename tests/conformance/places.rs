@@ -88,7 +88,7 @@ pub(super) async fn rule_04_only_who_waits_is_told_to_look_again<R: Rig>(rig: &R
 pub(super) async fn rule_04_a_grant_is_pushed_to_the_node_it_is_for<R: Rig>(rig: &R) {
     let (mut a, mut b, mut c) = (rig.peer(1), rig.peer(1), rig.peer(1));
     // The first pushes may come before the channel is ready.
-    for round in 0..20 {
+    for round in 0..if R::PUSHES { 20 } else { 3 } {
         a.must_enter(round).await;
         assert_eq!(b.enter([round]).await, "W");
         assert_eq!(c.enter([round]).await, "W");
@@ -103,6 +103,7 @@ pub(super) async fn rule_04_a_grant_is_pushed_to_the_node_it_is_for<R: Rig>(rig:
         c.leave([round]).await;
         if let Some(grant) = pushed {
             assert_eq!((grant.ticket, grant.token), (round, token));
+            assert!(R::PUSHES);
             // The third one was granted by the second's leaving; the first never heard of anybody's.
             assert_eq!(c.pushed().await.map(|grant| grant.ticket), Some(round));
             assert_eq!(a.pushed().await, None);
@@ -110,7 +111,7 @@ pub(super) async fn rule_04_a_grant_is_pushed_to_the_node_it_is_for<R: Rig>(rig:
         }
         while c.events.try_recv().is_ok() {}
     }
-    panic!("nothing is ever pushed");
+    assert!(!R::PUSHES, "nothing is ever pushed");
 }
 
 pub(super) async fn rule_04_what_a_call_granted_its_own_node_is_in_the_answer<R: Rig>(rig: &R) {

@@ -7,18 +7,27 @@ use crate::name::Node;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub(super) struct RedisRig {
+/// Where nobody may publish, whoever waits has to ask.
+pub(super) struct RedisRig<const MAY_PUBLISH: bool = true> {
     redis: Redis,
     server: RedisServer,
 }
 
-impl Rig for RedisRig {
+impl<const MAY_PUBLISH: bool> Rig for RedisRig<MAY_PUBLISH> {
     const LEASE: Duration = Duration::from_millis(400);
     const VIRTUAL: bool = false;
+    const PUSHES: bool = MAY_PUBLISH;
 
     async fn start() -> Self {
         let server = RedisServer::start();
-        let redis = Redis::new(server.url()).expect("a good URL");
+        let mut url = server.url();
+        if !MAY_PUBLISH {
+            let rights = ["allkeys", "allchannels", "+@all", "-publish"];
+            let user = ["ACL", "SETUSER", "mute", "on", ">secret"];
+            server.command(&[&user[..], &rights[..]].concat());
+            url = server.url_of("mute", "secret");
+        }
+        let redis = Redis::new(url).expect("a good URL");
         let redis = redis.prefix("conformance").expect("a good prefix");
         Self { redis, server }
     }

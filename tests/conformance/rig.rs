@@ -14,6 +14,8 @@ pub(super) trait Rig: Sized {
     const LEASE: Duration;
     /// Whether time is tokio's, paused, so that many steps cost nothing.
     const VIRTUAL: bool;
+    /// Whether the backend may push.
+    const PUSHES: bool;
 
     async fn start() -> Self;
 

@@ -8,7 +8,7 @@ use super::health::Health;
 use super::state::{Batch, HasTerms, News, State, Step};
 use super::tickets::Terms;
 use crate::backend::memory::room::Room;
-use crate::backend::{Call, Events, Grant, MOST_TICKETS, Outcome, Reply};
+use crate::backend::{Call, Events, Grant, MOST_TICKETS, Outcome, Reply, State as Answer};
 use crate::error::{Error, ErrorKind};
 use crate::name::{Node, Queue};
 use std::cell::RefCell;
@@ -155,6 +155,8 @@ struct Faults {
     limits: u64,
     resync: u64,
     close: u64,
+    long_holds: u64,
+    pump_gone: u64,
 }
 
 struct World {
@@ -166,6 +168,7 @@ struct World {
     last_event: u64,
     faults: Faults,
     calm: bool,
+    calm_since: Time,
     queue: Queue,
     room: Room,
     stalled_until: Time,
@@ -174,8 +177,8 @@ struct World {
     /// The greatest limit that any node ever had.
     greatest_limit: usize,
     longest_lease: Time,
-    /// The last call of each node that was carried out: its limit, and until when the node is alive by it.
-    words: HashMap<String, (u32, Duration)>,
+    /// The last call of each node that was carried out.
+    words: HashMap<String, Word>,
     tokens: BTreeSet<u64>,
     /// No over-limit is held against anybody before then: the backend was flushed.
     excused_until: Time,
@@ -204,13 +207,26 @@ struct Peer {
     tries: BTreeMap<u64, usize>,
     /// The guards that are out.
     guards: BTreeMap<u64, u32>,
+    /// Those that go back by themselves unless they are claimed.
+    reserved: HashSet<u64>,
+    /// What the backend may know of: named in a call, and no leave of it was answered. With the time of its first leave.
+    known: BTreeMap<u64, Option<Time>>,
+    /// Was said, and not answered.
+    unheard: Vec<u64>,
     released: HashSet<u64>,
     releases: Vec<(Time, oneshot::Receiver<bool>)>,
 }
 
-struct Flight {
+#[derive(Clone, Copy, Debug)]
+struct Word {
     number: u64,
-    batch: Batch,
+    limit: u32,
+    /// So long the node is alive by it.
+    until: Duration,
+}
+
+struct Flight {
+    call: Call,
     sent: Instant,
 }
 
@@ -282,7 +298,7 @@ impl World {
             push_lost: level(300),
             push_late: level(400),
             push_twice: level(200),
-            pause: level(12),
+            pause: level(20),
             kill: level(4),
             stall: level(6),
             flush: level(4),
@@ -290,16 +306,18 @@ impl World {
             limits: level(10),
             resync: level(10),
             close: level(2),
+            long_holds: level(400),
+            pump_gone: level(20),
         };
         // A flush and an eviction excuse much: most runs go without.
-        if seed % 4 != 0 {
+        if !seed.is_multiple_of(4) {
             faults.flush = 0;
         }
         if seed % 4 != 1 {
             faults.evict = 0;
         }
         // The strictest bound holds where everybody has the same limit.
-        if seed % 2 != 0 {
+        if !seed.is_multiple_of(2) {
             faults.limits = 0;
         }
         if seed % 8 == 7 {
@@ -312,6 +330,7 @@ impl World {
             last_event: 0,
             faults,
             calm: false,
+            calm_since: Time::MAX / 2,
             queue: Queue::limit(b"simulated").expect("a fine name"),
             room: Room::new(Duration::from_micros(EPOCH), 0),
             stalled_until: 0,
@@ -359,6 +378,9 @@ impl World {
             line: BTreeMap::new(),
             tries: BTreeMap::new(),
             guards: BTreeMap::new(),
+            reserved: HashSet::new(),
+            known: BTreeMap::new(),
+            unheard: Vec::new(),
             released: HashSet::new(),
             releases: Vec::new(),
         }
@@ -452,7 +474,7 @@ impl World {
             }
             Happening::Resume => {}
             Happening::Reply(number, reply) => {
-                let Some(flight) = peer.call.take_if(|flight| flight.number == number) else {
+                let Some(flight) = peer.call.take_if(|flight| flight.call.number == number) else {
                     return;
                 };
                 match reply {
@@ -461,7 +483,7 @@ impl World {
                 }
             }
             Happening::GiveUp(number) => {
-                let Some(flight) = peer.call.take_if(|flight| flight.number == number) else {
+                let Some(flight) = peer.call.take_if(|flight| flight.call.number == number) else {
                     return;
                 };
                 self.unheard(n, &flight, "given up");
@@ -469,6 +491,7 @@ impl World {
             Happening::Push(grant) => {
                 note!(self, "{n}: is told that {} is granted", grant.ticket);
                 self.seen.pushed += 1;
+                self.nodes[n].known.entry(grant.ticket).or_default();
                 let news = self.nodes[n].state.pushed(grant, now);
                 self.deliver(n, news);
             }
@@ -476,6 +499,9 @@ impl World {
             Happening::Claim(ticket) => {
                 let claimed = peer.state.tickets.claim(ticket);
                 note!(self, "{n}: claims {ticket}: {claimed}");
+                if claimed {
+                    self.nodes[n].reserved.remove(&ticket);
+                }
                 self.seen.lapsed += u64::from(!claimed);
             }
             Happening::Rearm(ticket) => {
@@ -532,10 +558,10 @@ impl World {
             number: peer.last_number,
             limit: peer.state.limit,
             lease: peer.lease,
-            leave: batch.leave.clone(),
-            keep: batch.keep.clone(),
-            enter: batch.enter.clone(),
-            try_enter: batch.try_enter.clone(),
+            leave: batch.leave,
+            keep: batch.keep,
+            enter: batch.enter,
+            try_enter: batch.try_enter,
         };
         note!(
             self,
@@ -562,12 +588,38 @@ impl World {
         }
         let said = call.leave.len() + call.keep.len() + call.enter.len() + call.try_enter.len();
         assert!(said <= MOST_TICKETS);
+        // Whatever the backend may know of is held, wanted, or leaves.
+        let (time, lease) = (self.now, peer.lease.as_micros() as u64);
+        let peer = &mut self.nodes[n];
+        for ticket in call.enter.iter().chain(&call.try_enter) {
+            peer.known.entry(*ticket).or_default();
+        }
+        let state = &peer.state;
+        for ticket in peer.unheard.drain(..) {
+            let again = call.enter.contains(&ticket) || call.try_enter.contains(&ticket);
+            let wanted = state.waiters.has_ticket(ticket) || peer.tries.contains_key(&ticket);
+            assert!(
+                again || !wanted || said == MOST_TICKETS,
+                "{ticket} is not said again"
+            );
+        }
+        peer.known.retain(|ticket, left| {
+            if call.leave.contains(ticket) {
+                left.get_or_insert(time);
+                return true;
+            }
+            let wanted = state.waiters.has_ticket(*ticket) || peer.tries.contains_key(ticket);
+            let fine = wanted || state.tickets.lost(*ticket).is_none() || said == MOST_TICKETS;
+            let old = left.is_some_and(|left| left + lease <= time);
+            assert!(fine || old, "nobody takes {ticket} out");
+            !old
+        });
+        let peer = &self.nodes[n];
         let (lease, number) = (peer.lease.as_micros() as u64, call.number);
         let timeout = (500 * MILLI).min(lease / 6);
         let (node, events) = (peer.node.clone(), Arc::clone(&peer.events));
         let flight = Flight {
-            number,
-            batch,
+            call: call.clone(),
             sent: self.instant(),
         };
         self.nodes[n].call = Some(flight);
@@ -603,7 +655,7 @@ impl World {
         note!(
             self,
             "{n}: hears {} kept {:?} entered {:?} tried {:?} granted {:?}",
-            flight.number,
+            flight.call.number,
             outcome.kept,
             outcome.entered,
             outcome.tried,
@@ -612,25 +664,51 @@ impl World {
         let now = self.instant();
         let peer = &mut self.nodes[n];
         peer.health.answered(now);
-        let news = peer.state.hear(&flight.batch, outcome, flight.sent, now);
+        let news = peer.state.hear(outcome, flight.sent, now);
+        for ticket in &flight.call.leave {
+            peer.known.remove(ticket);
+        }
+        for (ticket, answer) in flight.call.try_enter.iter().zip(&outcome.tried) {
+            if !matches!(answer, Answer::Held { .. }) {
+                peer.known.remove(ticket);
+            }
+        }
+        for (ticket, answer) in flight.call.keep.iter().zip(&outcome.kept) {
+            let held = matches!(answer, Answer::Held { .. });
+            assert!(
+                held || peer.state.tickets.lost(*ticket).is_some(),
+                "{ticket} is gone"
+            );
+        }
         self.deliver(n, news);
     }
 
     fn unheard(&mut self, n: usize, flight: &Flight, why: &str) {
-        note!(self, "{n}: {why}: {}", flight.number);
+        note!(self, "{n}: {why}: {}", flight.call.number);
         let now = self.instant();
+        let said = flight.call.enter.iter().chain(&flight.call.try_enter);
+        self.nodes[n].unheard.extend(said);
         let jitter = self.rng.below(1000) as f64 / 1000.0;
         let peer = &mut self.nodes[n];
         let outage = peer.health.failed(flight.sent, now, &down());
-        peer.state.unheard(&flight.batch, jitter, now);
+        peer.state.unheard(jitter, now);
         if let Some(error) = outage {
-            let news = peer.state.refuse_newcomers(&error, now);
+            let news = peer.state.refuse_newcomers(&error);
             self.deliver(n, news);
         }
     }
 
     fn deliver(&mut self, n: usize, news: News<Ends>) {
         for (ends, ticket) in news.granted {
+            let now = self.instant();
+            let tickets = &self.nodes[n].state.tickets;
+            let left = tickets
+                .deadline(ticket)
+                .map(|until| until.saturating_duration_since(now));
+            assert!(
+                left >= Some(self.nodes[n].lease / 3),
+                "{left:?} is left of {ticket}"
+            );
             note!(self, "{n}: caller {} holds {ticket}", ends.caller);
             self.seen.granted += 1;
             let peer = &mut self.nodes[n];
@@ -660,6 +738,9 @@ impl World {
             peer.tries.retain(|_, caller| *caller != ends.caller);
             self.answer(ends.caller);
         }
+        for (answer, held) in news.answers {
+            answer.send(held).expect("we listen");
+        }
         for (ticket, why) in news.lost {
             note!(self, "{n}: {ticket} is lost: {why:?}");
             self.seen.lost += 1;
@@ -681,11 +762,13 @@ impl World {
         }
         let longest = self.longest_lease;
         let time = match self.rng.below(20) {
+            _ if self.rng.chance(self.faults.long_holds) => self.rng.below(2 * longest),
             0 if !self.calm => self.rng.below(2 * longest),
             1..5 => 0,
             _ => self.rng.below(60 * MILLI),
         };
         if terms.reserve.is_some() {
+            self.nodes[n].reserved.insert(ticket);
             let claims = self.now + self.rng.below(120 * MILLI);
             let what = match self.rng.below(3) {
                 0 => Happening::Rearm(ticket),
@@ -717,7 +800,9 @@ impl World {
             peer.guards.remove(&ticket);
             peer.released.insert(ticket);
         }
-        peer.state.tickets.drop_guard(ticket, now, answer);
+        if let Some((answer, held)) = peer.state.tickets.drop_guard(ticket, now, answer) {
+            answer.send(held).expect("we listen");
+        }
     }
 
     // --- the backend ---
@@ -725,6 +810,7 @@ impl World {
     fn execute(&mut self, node: Node, events: Arc<Events>, call: Call) {
         let time = self.server_time();
         let before = self.room.held().count();
+        let last = self.words.get(node.as_str()).copied();
         let (reply, pushes) = self.room.exchange(&node, &events, &call, time);
         note!(
             self,
@@ -745,13 +831,31 @@ impl World {
             );
         } else {
             let until = time + call.lease;
-            let word = self
-                .words
-                .entry(node.as_str().to_owned())
-                .or_insert((call.limit, until));
-            *word = (call.limit, word.1.max(until));
+            let known = last.filter(|last| last.until > time);
+            assert!(
+                known.is_none_or(|last| last.number <= call.number),
+                "late, and carried out"
+            );
+            let word = Word {
+                number: call.number,
+                limit: call.limit,
+                until,
+            };
+            self.words.insert(node.as_str().to_owned(), word);
         }
         self.check_grants();
+        if let Reply::Done(outcome) = &reply {
+            let said = call.keep.iter().chain(&call.enter).chain(&call.try_enter);
+            let answers = outcome.kept.iter().chain(&outcome.entered);
+            for (ticket, answer) in said.zip(answers.chain(&outcome.tried)) {
+                let held = self.room.held_until(&node, *ticket).is_some();
+                assert_eq!(
+                    matches!(answer, Answer::Held { .. }),
+                    held,
+                    "{ticket}: {answer:?}"
+                );
+            }
+        }
         self.push(
             pushes
                 .into_iter()
@@ -807,7 +911,7 @@ impl World {
         new.sort_unstable();
         for (n, (token, node, deadline)) in new.iter().enumerate() {
             assert!(*token > before, "tokens rise: {token} after {before}");
-            let (limit, until) = self.words[node];
+            let Word { limit, until, .. } = self.words[node];
             let in_use = all - new.len() + n;
             assert!(
                 in_use < limit as usize,
@@ -868,6 +972,18 @@ impl World {
             self.nodes[n].state.resync();
             self.pump(n);
         }
+        if self.rng.chance(faults.pump_gone) && self.nodes[n].call.is_some() {
+            note!(
+                self,
+                "{n}: the pump goes with its runtime, and another comes"
+            );
+            if let Some(Flight { call, .. }) = self.nodes[n].call.take() {
+                self.nodes[n]
+                    .unheard
+                    .extend(call.enter.iter().chain(&call.try_enter));
+            }
+            self.pump(n);
+        }
         if self.rng.chance(faults.close) {
             note!(self, "{n}: takes everything back");
             let now = self.instant();
@@ -888,7 +1004,7 @@ impl World {
             peer.state.probe();
             return self.pump(n);
         }
-        if peer.state.waiters.len() > 30 {
+        if peer.state.waiters.len() > 15 {
             return;
         }
         let tries = self.rng.chance(150);
@@ -946,7 +1062,7 @@ impl World {
             .min(self.rng.below(all.len() as u64));
         let (waiter, caller) = all[which as usize];
         note!(self, "{n}: caller {caller} gives up");
-        let ends = self.nodes[n].state.give_up(waiter, now).expect("it waits");
+        let ends = self.nodes[n].state.give_up(waiter).expect("it waits");
         assert_eq!(ends.caller, caller);
         self.seen.cancelled += 1;
         self.callers[caller].gave_up = true;
@@ -1012,7 +1128,7 @@ impl World {
 
     /// Looks at everything from outside.
     fn look(&mut self) {
-        let (now, server_time) = (self.instant(), self.server_time());
+        let now = self.instant();
         let mut valid = 0;
         for (n, peer) in self
             .nodes
@@ -1021,7 +1137,17 @@ impl World {
             .filter(|(_, peer)| peer.alive)
         {
             for ticket in peer.guards.keys() {
-                if !peer.state.tickets.is_valid(*ticket, now) {
+                let tickets = &peer.state.tickets;
+                assert!(
+                    tickets.is_held(*ticket) || peer.reserved.contains(ticket),
+                    "{ticket} has left under its guard"
+                );
+                if !tickets.is_valid(*ticket, now) {
+                    let fine = self.now < self.calm_since + 4 * self.longest_lease;
+                    assert!(
+                        fine || tickets.lost(*ticket).is_some(),
+                        "{ticket} is not renewed in time"
+                    );
                     continue;
                 }
                 if self.now < self.excused_until
@@ -1032,11 +1158,12 @@ impl World {
                     continue;
                 }
                 valid += 1;
+                let believed = tickets.deadline(*ticket).expect("it is held");
+                let believed = believed.saturating_duration_since(self.base);
                 let until = self.room.held_until(&peer.node, *ticket);
                 assert!(
-                    until.is_some_and(|until| until > server_time),
-                    "{n} believes that it holds {ticket}, the backend does not: {:?} at {server_time:?}",
-                    until
+                    until.is_some_and(|until| until >= Duration::from_micros(EPOCH) + believed),
+                    "{n} believes that it holds {ticket} until {believed:?}, at the backend: {until:?}"
                 );
             }
             let late = self.now.saturating_sub(peer.lease.as_micros() as u64);
@@ -1062,6 +1189,7 @@ impl World {
         note!(self, "   no more faults");
         self.faults = Faults::default();
         self.calm = true;
+        self.calm_since = self.now;
         self.stalled_until = self.now;
         self.events
             .retain(|_, event| !matches!(event, Event::Users));
