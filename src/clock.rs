@@ -1,8 +1,10 @@
 //! The one clock of this crate: monotonic, counts the time the machine was suspended, and stands still when
 //! tokio's time is paused.
 
+use std::pin::Pin;
 use std::time::Duration;
-use tokio::time::Instant;
+use tokio::runtime::Handle;
+use tokio::time::{Instant, Sleep};
 
 /// Now. Compare only with other values of this function: after a suspend it runs ahead of tokio's clock.
 pub(crate) fn now() -> Instant {
@@ -16,8 +18,14 @@ pub(crate) fn later(from: Instant, by: Duration) -> Instant {
 }
 
 /// Ends at `deadline`, or a little late when the machine was suspended meanwhile: look at the clock again then.
-pub(crate) async fn sleep_until(deadline: Instant) {
-    tokio::time::sleep(deadline.saturating_duration_since(now())).await;
+pub(crate) fn sleep_until(deadline: Instant) -> Sleep {
+    tokio::time::sleep(deadline.saturating_duration_since(now()))
+}
+
+/// A timer of one's own, to be polled. `None` on a thread without a runtime, where it could not be made.
+pub(crate) fn timer(deadline: Instant) -> Option<Pin<Box<Sleep>>> {
+    Handle::try_current().ok()?;
+    Some(Box::pin(sleep_until(deadline)))
 }
 
 /// How long this machine has been suspended since it booted. Whole milliseconds, so that the gap between the two

@@ -3,17 +3,21 @@
 use crate::backend::{Backend, Inspection, Promises};
 use crate::error::{Error, ErrorKind};
 use crate::gate::{Gates, Settings};
+use crate::mutex::{Mutex, MutexGuards};
 use crate::name::Queue;
 use crate::semaphore::Semaphore;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 const LEASE: Duration = Duration::from_secs(10);
 const LONGEST_LEASE: Duration = Duration::from_secs(3600);
 const OUTAGE_AFTER: Duration = Duration::from_secs(1);
+/// So many mutexes may be locked together.
+const MOST_NAMES: usize = 64;
 const LEAST_OUTAGE_AFTER: Duration = Duration::from_millis(50);
 
-/// Hands out semaphores by name, over one backend. Make one per process, and keep it: it is cheap to clone, all clones
+/// Hands out semaphores and mutexes by name, over one backend. Make one per process, and keep it: it is cheap to clone, all clones
 /// are one, and it can live in a `static`.
 ///
 /// Making one neither connects nor spawns: that happens at first use, on the runtime of the caller.
@@ -84,6 +88,92 @@ impl Coordinator {
         let queue = Queue::limit(name.as_ref())?;
         self.gates.check_limit(limit)?;
         Ok(Semaphore::new(self.gates.gate(queue, limit)))
+    }
+
+    /// The mutex with this name: at most one guard is out at a time, over every process that uses this name on this
+    /// backend. A semaphore of the same name has nothing to do with it.
+    ///
+    /// Any number of names may be in use; nothing is kept for one that nobody uses, and waiting for one delays no other.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidConfig`] for a name that is too long.
+    pub fn mutex(&self, name: impl AsRef<[u8]>) -> Result<Mutex, Error> {
+        let queue = Queue::mutex(name.as_ref())?;
+        Ok(Mutex::new(self.gates.gate(queue, 1)))
+    }
+
+    /// Locks several mutexes, all or none; waits in line as long as it takes.
+    ///
+    /// They are taken in one order whatever the order given, each once, so callers with overlapping names never wait for
+    /// each other for ever. What was taken is given back when one fails or the future is dropped.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidConfig`] for no name at all, more than 64, or one that is too long; else as
+    /// [`Mutex::lock`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`Mutex::lock`].
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_permit::Error> {
+    /// # let permits = tower_permit::Coordinator::new(tower_permit::Memory::new());
+    /// let both = permits.lock_all(["account:7", "account:9", "account:7"]).await?;
+    /// assert_eq!(both.guards().len(), 2);
+    /// # drop(both);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn lock_all<N: AsRef<[u8]>>(
+        &self,
+        names: impl IntoIterator<Item = N>,
+    ) -> Result<MutexGuards, Error> {
+        let mutexes = self.mutexes(names);
+        MutexGuards::lock(mutexes?, None).await
+    }
+
+    /// Locks several mutexes, all or none; waits for `timeout` at most, in all.
+    ///
+    /// # Errors
+    ///
+    /// As [`lock_all`](Self::lock_all), and [`ErrorKind::WaitTimeout`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`Mutex::lock`].
+    pub async fn lock_all_timeout<N: AsRef<[u8]>>(
+        &self,
+        names: impl IntoIterator<Item = N>,
+        timeout: Duration,
+    ) -> Result<MutexGuards, Error> {
+        let mutexes = self.mutexes(names);
+        MutexGuards::lock(mutexes?, Some(timeout)).await
+    }
+
+    /// Each once, in an order that all processes agree on.
+    fn mutexes<N: AsRef<[u8]>>(
+        &self,
+        names: impl IntoIterator<Item = N>,
+    ) -> Result<Vec<Mutex>, Error> {
+        let mut queues = BTreeSet::new();
+        for name in names {
+            queues.insert(Queue::mutex(name.as_ref())?);
+            if queues.len() > MOST_NAMES {
+                return Err(Error::config(format!(
+                    "more than {MOST_NAMES} names cannot be locked together"
+                )));
+            }
+        }
+        if queues.is_empty() {
+            return Err(Error::config("no name at all cannot be locked"));
+        }
+        let mutexes = queues.into_iter();
+        Ok(mutexes
+            .map(|queue| Mutex::new(self.gates.gate(queue, 1)))
+            .collect())
     }
 
     /// Connects now and says in plain words what is wrong: no connection, a wrong password, missing rights, a server

@@ -61,6 +61,7 @@ mod coordinator;
 mod error;
 mod gate;
 pub mod layers;
+mod mutex;
 mod name;
 mod permit;
 mod semaphore;
@@ -73,6 +74,7 @@ pub use backend::{Backend, Inspection, Promises, TicketInfo};
 pub use coordinator::{Coordinator, CoordinatorBuilder};
 pub use error::{BoxError, Error, ErrorKind};
 pub use layers::limit::{DistributedConcurrencyLimit, DistributedConcurrencyLimitLayer};
+pub use mutex::{Mutex, MutexGuard, MutexGuards};
 pub use permit::{Permit, PermitHandle};
 pub use semaphore::{Semaphore, Stats};
 

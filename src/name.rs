@@ -14,7 +14,7 @@ const LONGEST_ENCODED: usize = 128;
 const CUT: usize = 80;
 
 /// Everything outside `A-Z a-z 0-9 - _ . :` is percent-encoded: no brace (Redis hash tags), no slash (paths), no `~`
-/// (marks the forms below), no control character (logs).
+/// (marks the forms below), no `+` (joins), no control character (logs).
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'_')
@@ -22,17 +22,19 @@ const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b':');
 
 /// What is limited, and how: semaphores and mutexes of one name are different queues.
-#[derive(Clone, PartialEq, Eq, Hash)]
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Queue {
     kind: Kind,
     name: Arc<str>,
 }
 
 /// The two uses of a queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Kind {
     /// A queue for a semaphore.
     Limit,
+    /// A queue for a mutex: its limit is 1, and its permits have tokens.
+    Mutex,
 }
 
 /// One run of one process, as the backend knows it: `host-pid-random`.
@@ -44,25 +46,37 @@ pub(crate) struct Node(Arc<str>);
 impl Queue {
     /// The queue of a semaphore with this name.
     pub(crate) fn limit(name: &[u8]) -> Result<Self, Error> {
-        Self::new(Kind::Limit, name)
+        Self::new(Kind::Limit, &[name])
     }
 
-    fn new(kind: Kind, name: &[u8]) -> Result<Self, Error> {
-        if name.len() > LONGEST_NAME {
+    /// The queue of a mutex with this name.
+    pub(crate) fn mutex(name: &[u8]) -> Result<Self, Error> {
+        Self::new(Kind::Mutex, &[name])
+    }
+
+    /// The queue of these names joined: a layer's own and a key's parts. No other parts, nor any single name, make the
+    /// same.
+    pub(crate) fn new(kind: Kind, parts: &[&[u8]]) -> Result<Self, Error> {
+        let length = parts.iter().map(|part| part.len()).sum::<usize>();
+        if length > LONGEST_NAME {
             return Err(Error::config(format!(
-                "a name of {} bytes is too long: {LONGEST_NAME} is the most",
-                name.len()
+                "a name of {length} bytes is too long: {LONGEST_NAME} is the most"
             )));
         }
+        let parts: Vec<String> = (parts.iter())
+            .map(|part| percent_encode(part, ESCAPED).to_string())
+            .collect();
         Ok(Self {
             kind,
-            name: encode(name).into(),
+            name: shorten(parts.join("+")).into(),
         })
     }
 
     /// The queue with this kind and this name in its safe form, as a backend hands them back.
     pub(crate) fn from_encoded(kind: &str, name: &str) -> Option<Self> {
-        let kind = [Kind::Limit].into_iter().find(|k| k.as_str() == kind)?;
+        let kind = [Kind::Limit, Kind::Mutex]
+            .into_iter()
+            .find(|k| k.as_str() == kind)?;
         let name = name.into();
         Some(Self { kind, name })
     }
@@ -95,6 +109,7 @@ impl Kind {
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Limit => "limit",
+            Self::Mutex => "mutex",
         }
     }
 }
@@ -131,13 +146,12 @@ impl fmt::Debug for Node {
 }
 
 /// Different names have different forms (for cut names as surely as SHA-256 does not collide).
-fn encode(name: &[u8]) -> String {
-    if name.is_empty() {
+fn shorten(mut encoded: String) -> String {
+    if encoded.is_empty() {
         return "~".to_owned();
     }
-    let mut encoded = percent_encode(name, ESCAPED).to_string();
     if encoded.len() > LONGEST_ENCODED {
-        let hash = Sha256::digest(name);
+        let hash = Sha256::digest(&encoded);
         encoded.truncate(CUT);
         encoded.push('~');
         encoded.extend(hash.iter().take(20).map(|byte| format!("{byte:02x}")));
@@ -149,9 +163,14 @@ fn encode(name: &[u8]) -> String {
 mod tests {
     use super::*;
 
+    fn name(parts: &[&[u8]]) -> String {
+        Queue::new(Kind::Mutex, parts).unwrap().name().to_owned()
+    }
+
     #[test]
     fn a_plain_name_stays_readable() {
-        assert_eq!(encode(b"llm:gpt-5_x.y"), "llm:gpt-5_x.y");
+        assert_eq!(name(&[b"llm:gpt-5_x.y"]), "llm:gpt-5_x.y");
+        assert_eq!(name(&[b"buy", b"10086"]), "buy+10086");
     }
 
     #[test]
@@ -177,18 +196,24 @@ mod tests {
             b":queue",
             b"a:queue",
             b"a:meta",
+            b"a+b",
+            b"a+",
             &long,
             &longer,
         ];
-        let forms: std::collections::HashSet<String> = names.iter().map(|n| encode(n)).collect();
+        let forms: std::collections::HashSet<String> = names
+            .iter()
+            .map(|n| name(&[n]))
+            .chain([name(&[b"a", b"b"]), name(&[b"a", b""]), name(&[b"", b"a"])])
+            .collect();
         assert_eq!(
             forms.len(),
-            names.len(),
+            names.len() + 3,
             "two names share a form: {forms:?}"
         );
         for form in forms {
             assert!(form.len() <= LONGEST_ENCODED, "{form}");
-            let plain = |c: char| c.is_ascii_alphanumeric() || "-_.:%~".contains(c);
+            let plain = |c: char| c.is_ascii_alphanumeric() || "-_.:%~+".contains(c);
             assert!(form.chars().all(plain), "{form}");
         }
     }

@@ -1,15 +1,18 @@
 //! A granted ticket as a value: dropping it lets the ticket leave.
 
+use crate::clock;
 use crate::error::{Error, ErrorKind};
 use crate::gate::Gate;
+use crate::name::Queue;
 use pin_project_lite::pin_project;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use tokio::sync::futures::OwnedNotified;
 use tokio::sync::oneshot;
+use tokio::time::Sleep;
 
 /// One permit of a [`Semaphore`](crate::Semaphore), renewed in the background for as long as this value lives.
 ///
@@ -55,6 +58,8 @@ pin_project! {
         // Hears every loss since it was made, polled or not.
         #[pin]
         next_loss: OwnedNotified,
+        // For a mutex, which is lost when its time is over, whoever is busy meanwhile. Made at the first poll.
+        timer: Option<Pin<Box<Sleep>>>,
         // Whether it may have been lost before `next_loss` was made, or by what that has heard.
         look: bool,
     }
@@ -117,6 +122,21 @@ impl Permit {
         })
     }
 
+    /// The fencing token, if it is still held.
+    pub(crate) fn token(&self) -> Option<u64> {
+        self.gate.token(self.ticket)
+    }
+
+    /// One more guard of the same permit.
+    pub(crate) fn share(&self) -> Option<Self> {
+        let shared = self.gate.share(self.ticket);
+        shared.then(|| Self::new(Arc::clone(&self.gate), self.ticket))
+    }
+
+    pub(crate) fn queue(&self) -> &Queue {
+        self.gate.queue()
+    }
+
     /// A weak handle to this permit.
     pub fn handle(&self) -> PermitHandle {
         PermitHandle {
@@ -141,6 +161,7 @@ impl Permit {
             gate: Arc::clone(&self.gate),
             ticket: self.ticket,
             next_loss: self.gate.next_loss(),
+            timer: None,
             look: true,
         }
     }
@@ -189,14 +210,25 @@ impl Future for WhenLost {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Error> {
         let mut this = self.project();
         loop {
-            if std::mem::take(this.look)
-                && let Some(kind) = this.gate.lost(*this.ticket)
-            {
-                return Poll::Ready(error(kind));
+            if std::mem::take(this.look) {
+                if let Some(kind) = this.gate.lost(*this.ticket) {
+                    return Poll::Ready(error(kind));
+                }
+                let expiry = this.gate.expiry(*this.ticket);
+                *this.timer = expiry.and_then(clock::timer);
             }
-            ready!(this.next_loss.as_mut().poll(cx));
-            this.next_loss.set(this.gate.next_loss());
-            *this.look = true;
+            if this.next_loss.as_mut().poll(cx).is_ready() {
+                this.next_loss.set(this.gate.next_loss());
+                *this.look = true;
+            }
+            if let Some(timer) = this.timer
+                && timer.as_mut().poll(cx).is_ready()
+            {
+                *this.look = true;
+            }
+            if !*this.look {
+                return Poll::Pending;
+            }
         }
     }
 }

@@ -177,6 +177,14 @@ pub struct TicketInfo {
     pub lease_left: Duration,
 }
 
+// === impl Grant ===
+
+impl Grant {
+    pub(crate) fn new(ticket: u64, token: u64) -> Self {
+        Self { ticket, token }
+    }
+}
+
 // === impl Events ===
 
 impl Events {

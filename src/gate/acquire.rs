@@ -2,8 +2,9 @@
 
 use super::tickets::Terms;
 use super::{Caller, Gate};
-use crate::clock::{later, now};
+use crate::clock::{self, later, now};
 use crate::error::{Error, ErrorKind};
+use crate::name::Kind;
 use crate::permit::Permit;
 use std::future::Future;
 use std::pin::Pin;
@@ -142,9 +143,12 @@ impl Waiting {
             let left = self.ends.map(|ends| ends.saturating_duration_since(now()));
             let next =
                 Instant::now() + left.map_or(LOOK_AFTER_PUMP, |left| left.min(LOOK_AFTER_PUMP));
-            let timer = self
-                .timer
-                .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(next)));
+            if self.timer.is_none() {
+                self.timer = clock::timer(next);
+            }
+            let Some(timer) = &mut self.timer else {
+                return Poll::Pending;
+            };
             ready!(timer.as_mut().poll(cx));
             if self.ends.is_some_and(|ends| ends <= now()) {
                 if self.gate.give_up(self.waiter, true) {
@@ -159,9 +163,15 @@ impl Waiting {
     }
 
     fn timed_out(&self) -> Error {
-        Error::new(
-            ErrorKind::WaitTimeout,
-            "the wait for a permit ended before one was free",
-        )
+        let mutex = self.gate.queue.kind() == Kind::Mutex;
+        let message = if !mutex {
+            "the wait for a permit ended before one was free"
+        } else if self.gate.stats().in_use == 0 {
+            "the wait for a lock ended before it was free"
+        } else {
+            "the wait for a lock ended before it was free: this process holds it itself. A task that locks what it has \
+             locked waits for itself: let it use the guard it has, or MutexGuard::reenter"
+        };
+        Error::new(ErrorKind::WaitTimeout, message)
     }
 }

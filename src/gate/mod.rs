@@ -17,10 +17,10 @@ mod simulation;
 pub(crate) use acquire::{Acquire, Wait};
 pub use state::Stats;
 
-use crate::backend::{Event, Grant, Session};
+use crate::backend::{Event, Grant, Inspection, Session};
 use crate::clock::now;
 use crate::error::{Error, ErrorKind};
-use crate::name::{Node, Queue};
+use crate::name::{Kind, Node, Queue};
 use crate::permit::Permit;
 use health::Health;
 use pump::PumpSlot;
@@ -152,7 +152,7 @@ impl Gates {
             gates: Arc::clone(self),
             queue: queue.clone(),
             inner: Mutex::new(Inner {
-                state: State::new(limit, self.lease, now()),
+                state: State::new(limit, self.lease, queue.kind() == Kind::Mutex, now()),
                 pump: PumpSlot::default(),
             }),
             lost: Arc::new(Notify::new()),
@@ -239,6 +239,15 @@ impl Gate {
         self.lock().state.stats()
     }
 
+    pub(crate) async fn inspect(&self) -> Result<Inspection, Error> {
+        self.gates.session.inspect(self.queue.clone()).await
+    }
+
+    pub(crate) async fn evict(&self, ticket: &str) -> Result<bool, Error> {
+        let (queue, ticket) = (self.queue.clone(), ticket.to_owned());
+        self.gates.session.evict(queue, ticket).await
+    }
+
     /// A ticket as others see it.
     pub(crate) fn ticket(&self, ticket: u64) -> String {
         self.gates.node.ticket(ticket)
@@ -308,8 +317,24 @@ impl Gate {
     }
 
     /// How the permit was lost, if it was.
-    pub(crate) fn lost(&self, ticket: u64) -> Option<ErrorKind> {
+    pub(crate) fn lost(self: &Arc<Self>, ticket: u64) -> Option<ErrorKind> {
+        let expired = !self.lock().state.tickets.expired(now()).is_empty();
+        if expired {
+            // By a deadline that passed while the pump was busy.
+            let news = self.tell(|state, now| state.expire(now));
+            self.deliver(news);
+        }
         self.lock().state.tickets.lost(ticket)
+    }
+
+    /// When the permit is lost unless it is confirmed before, where that is so: for a mutex.
+    pub(crate) fn expiry(&self, ticket: u64) -> Option<Instant> {
+        self.lock().state.tickets.expiry(ticket)
+    }
+
+    /// The fencing token of a permit that is held.
+    pub(crate) fn token(&self, ticket: u64) -> Option<u64> {
+        self.lock().state.tickets.token(ticket)
     }
 
     /// Ends the next time that a permit of this name is lost.

@@ -110,10 +110,11 @@ pub(crate) struct News<C> {
 // === impl State ===
 
 impl<C: HasTerms> State<C> {
-    pub(crate) fn new(limit: u32, lease: Duration, now: Instant) -> Self {
+    /// `strict`: a permit whose deadline passes unconfirmed is lost at once.
+    pub(crate) fn new(limit: u32, lease: Duration, strict: bool, now: Instant) -> Self {
         Self {
             limit,
-            tickets: Tickets::new(lease),
+            tickets: Tickets::new(lease, strict),
             waiters: Waiters::default(),
             tries: BTreeMap::new(),
             tries_to_ask: BTreeSet::new(),
@@ -208,12 +209,21 @@ impl<C: HasTerms> State<C> {
     /// of it is said again.
     pub(crate) fn next_step(&mut self, now: Instant) -> (Step, News<C>) {
         self.say_again();
-        let mut news = News::default();
+        let mut news = self.expire(now);
         for ticket in self.tickets.end(now).holds {
             self.count_loss(ticket, ErrorKind::HeldTooLong, &mut news);
         }
         news.unanswered = self.tickets.forget_old_leaves(now);
         (self.decide(now), news)
+    }
+
+    /// Loses what is lost by now for want of a confirmation.
+    pub(crate) fn expire(&mut self, now: Instant) -> News<C> {
+        let mut news = News::default();
+        for ticket in self.tickets.expired(now) {
+            self.lose(ticket, ErrorKind::Lost, now, &mut news);
+        }
+        news
     }
 
     fn decide(&mut self, now: Instant) -> Step {
@@ -316,7 +326,7 @@ impl<C: HasTerms> State<C> {
 
     /// The call that was sent at `sent` was answered.
     pub(crate) fn hear(&mut self, outcome: &Outcome, sent: Instant, now: Instant) -> News<C> {
-        let mut news = News::default();
+        let mut news = self.expire(now);
         let Some(batch) = self.said.take() else {
             return news;
         };
@@ -333,7 +343,9 @@ impl<C: HasTerms> State<C> {
         }
         for (ticket, state) in batch.enter.iter().zip(&outcome.entered) {
             match state {
-                TicketState::Held { .. } => self.granted(*ticket, sent, now, &mut news),
+                TicketState::Held { token } => {
+                    self.granted(Grant::new(*ticket, *token), sent, now, &mut news);
+                }
                 TicketState::Waiting => self.waiters.answered(*ticket, sent, now, self.lease),
                 TicketState::Refused | TicketState::Gone => {
                     self.waiters.ask_again(*ticket);
@@ -343,12 +355,14 @@ impl<C: HasTerms> State<C> {
         }
         for (ticket, state) in batch.try_enter.iter().zip(&outcome.tried) {
             match state {
-                TicketState::Held { .. } => self.granted(*ticket, sent, now, &mut news),
+                TicketState::Held { token } => {
+                    self.granted(Grant::new(*ticket, *token), sent, now, &mut news);
+                }
                 _ => self.refuse_try(*ticket, &mut news),
             }
         }
-        for Grant { ticket, .. } in &outcome.granted {
-            self.granted(*ticket, sent, now, &mut news);
+        for grant in &outcome.granted {
+            self.granted(*grant, sent, now, &mut news);
         }
         self.look_at = (outcome.look_again).map(|after| now + after.min(self.lease));
         news
@@ -393,7 +407,7 @@ impl<C: HasTerms> State<C> {
             Some(Standing {
                 since,
                 doubtful: false,
-            }) => self.granted(ticket, since, now, &mut news),
+            }) => self.granted(grant, since, now, &mut news),
             _ if self.waiters.has_ticket(ticket) => self.waiters.ask_again(ticket),
             _ => self.tickets.leave(ticket, None, None),
         }
@@ -405,8 +419,9 @@ impl<C: HasTerms> State<C> {
         self.waiters.ask_oldest(usize::MAX);
     }
 
-    /// `ticket` holds a permit, confirmed by a call that was sent at `sent`.
-    fn granted(&mut self, ticket: u64, sent: Instant, now: Instant, news: &mut News<C>) {
+    /// A permit was granted, confirmed by a call that was sent at `sent`.
+    fn granted(&mut self, grant: Grant, sent: Instant, now: Instant, news: &mut News<C>) {
+        let ticket = grant.ticket;
         if self.tickets.is_held(ticket) {
             return self.tickets.confirm(ticket, sent);
         }
@@ -431,7 +446,7 @@ impl<C: HasTerms> State<C> {
         };
         if let Some(caller) = caller {
             self.stats.granted += 1;
-            self.tickets.hold(ticket, sent, now, caller.terms());
+            self.tickets.hold(grant, sent, now, caller.terms());
             news.granted.push((caller, ticket));
         }
     }

@@ -3,6 +3,7 @@
 //! Pure: time comes as an argument.
 
 use super::waiters::Standing;
+use crate::backend::Grant;
 use crate::clock::later;
 use crate::error::ErrorKind;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -14,6 +15,8 @@ use tokio::time::Instant;
 #[derive(Debug)]
 pub(crate) struct Tickets {
     lease: Duration,
+    /// A permit whose deadline passes unconfirmed is lost at once, and not merely in doubt.
+    strict: bool,
     held: HashMap<u64, Held>,
     /// When each permit wants to be renewed: a third of a lease after it was last confirmed.
     renewals: BTreeSet<(Instant, u64)>,
@@ -39,6 +42,8 @@ pub(crate) struct Terms {
 
 #[derive(Debug)]
 struct Held {
+    /// The fencing token, in a queue whose limit is 1.
+    token: u64,
     /// The backend keeps it at least until then: one lease from before the call was sent that confirmed it last.
     deadline: Instant,
     /// How many guards share it. The last one out lets it leave.
@@ -80,9 +85,10 @@ pub(crate) struct Ended {
 // === impl Tickets ===
 
 impl Tickets {
-    pub(crate) fn new(lease: Duration) -> Self {
+    pub(crate) fn new(lease: Duration, strict: bool) -> Self {
         Self {
             lease,
+            strict,
             held: HashMap::new(),
             renewals: BTreeSet::new(),
             endings: BTreeSet::new(),
@@ -110,14 +116,23 @@ impl Tickets {
 
     /// When something here ends by itself, without a call.
     pub(crate) fn next_ending(&self) -> Option<Instant> {
-        self.endings.first().map(|(at, _)| *at)
+        let ending = self.endings.first().map(|(at, _)| *at);
+        ending.into_iter().chain(self.next_expiry()).min()
+    }
+
+    /// When the next permit is lost, unless it is confirmed before.
+    fn next_expiry(&self) -> Option<Instant> {
+        let (renewal, _) = self.renewals.first().filter(|_| self.strict)?;
+        Some(*renewal + (self.lease - self.lease / 3))
     }
 
     // --- holding ---
 
-    /// `ticket` holds a permit, confirmed by a call that was sent at `sent`.
-    pub(crate) fn hold(&mut self, ticket: u64, sent: Instant, now: Instant, terms: Terms) {
+    /// A permit was granted, confirmed by a call that was sent at `sent`.
+    pub(crate) fn hold(&mut self, grant: Grant, sent: Instant, now: Instant, terms: Terms) {
+        let Grant { ticket, token } = grant;
         let held = Held {
+            token,
             deadline: sent + self.lease,
             guards: 1,
             reserved: terms.reserve.map(|ttl| Reserved {
@@ -148,6 +163,27 @@ impl Tickets {
             Some(held) => held.lost,
             None => Some(ErrorKind::Lost),
         }
+    }
+
+    /// The fencing token of a permit that is held.
+    pub(crate) fn token(&self, ticket: u64) -> Option<u64> {
+        self.held.get(&ticket).map(|held| held.token)
+    }
+
+    /// When the permit is lost, unless it is confirmed before. `None` where a deadline that passes only makes doubtful.
+    pub(crate) fn expiry(&self, ticket: u64) -> Option<Instant> {
+        let held = self.held.get(&ticket).filter(|_| self.strict)?;
+        Some(held.deadline)
+    }
+
+    /// The permits that are lost by now for want of a confirmation.
+    pub(crate) fn expired(&self, now: Instant) -> Vec<u64> {
+        if self.next_expiry().is_none_or(|at| now < at) {
+            return Vec::new();
+        }
+        let held = self.renewals.iter().map(|(_, ticket)| *ticket);
+        held.take_while(|ticket| self.expiry(*ticket).is_some_and(|at| at <= now))
+            .collect()
     }
 
     #[cfg(test)]

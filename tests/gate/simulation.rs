@@ -365,7 +365,7 @@ impl World {
         Peer {
             node: Node::of_this_process(),
             events: Arc::new(Events::new(|_| ())),
-            state: State::new(limit, lease, self.instant()),
+            state: State::new(limit, lease, false, self.instant()),
             health: Health::new(OUTAGE_AFTER),
             limit,
             lease,
