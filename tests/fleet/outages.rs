@@ -292,7 +292,7 @@ async fn layers_let_pass_or_refuse_while_the_server_is_down() {
         Ok::<_, Infallible>(Response::new(Empty::<bytes::Bytes>::new()))
     });
     let allow = layer.clone().on_unavailable(OnUnavailable::Allow);
-    let mut passes = ServiceBuilder::new().layer(allow).service(inner.clone());
+    let mut passes = ServiceBuilder::new().layer(allow).service(inner);
     let mut rejects = ServiceBuilder::new().layer(layer).service(inner);
     server.kill();
     for n in 0..5 {
