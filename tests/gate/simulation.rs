@@ -1041,7 +1041,6 @@ impl World {
 
     fn give_up(&mut self) {
         let n = self.rng.below(self.nodes.len() as u64) as usize;
-        let now = self.instant();
         let peer = &mut self.nodes[n];
         if !peer.alive || peer.paused {
             return;
