@@ -156,3 +156,30 @@ fn a_runtime_that_nobody_drives_holds_nobody_up() {
     drop(permit);
     waiting.join().expect("no panic").expect("a permit");
 }
+
+#[test]
+fn a_runtime_may_end_while_its_tasks_wait_and_hold() {
+    let (_permits, semaphore) = alone(1);
+    let held = runtime().block_on(semaphore.acquire()).unwrap();
+    for threads in [false, true] {
+        let mut builder = match threads {
+            true => Builder::new_multi_thread(),
+            false => Builder::new_current_thread(),
+        };
+        let ends = builder.worker_threads(1).enable_all().build().unwrap();
+        let waits = || {
+            let semaphore = semaphore.clone();
+            async move { semaphore.acquire().await.map(drop) }
+        };
+        // Some begin to wait before the task that talks to the backend is there, some after it.
+        let waiting: Vec<_> = (0..8).map(|_| ends.spawn(waits())).collect();
+        while semaphore.stats().waiting < 8 {
+            ends.block_on(tokio::task::yield_now());
+        }
+        drop(ends);
+        drop(waiting);
+        assert_eq!(semaphore.stats().waiting, 0);
+    }
+    drop(held);
+    assert!(runtime().block_on(semaphore.acquire()).is_ok());
+}
