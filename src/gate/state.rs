@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 /// Waiting for a moment before the next try, after so many calls in a row that were not answered.
 const FIRST_RETRY: Duration = Duration::from_millis(20);
-const LAST_RETRY: Duration = Duration::from_millis(250);
+const LAST_RETRY: Duration = Duration::from_millis(125);
 /// A wait of this length is worth a line in the log, and then one in each period.
 const LONG_WAIT: Duration = Duration::from_secs(2);
 const LONG_WAIT_AGAIN: Duration = Duration::from_secs(10);
