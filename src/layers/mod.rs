@@ -7,6 +7,7 @@
 //!   default asks of a response, and [`PermitBody`] is the body that carries the permit;
 //! * **how a refusal looks**: [`AsError`], the default, or [`AsResponse`], whose body is a [`RejectionBody`].
 
+mod held;
 pub mod limit;
 mod rejection;
 mod response;
