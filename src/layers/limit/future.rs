@@ -1,6 +1,7 @@
+use crate::layers::answer;
 use crate::layers::held::Holding;
 use crate::layers::rejection::{Protocol, Refusal, Refuse};
-use crate::layers::response::{Hold, ResponsePermit};
+use crate::layers::response::Hold;
 use crate::layers::settings::Settings;
 use crate::semaphore::Acquire;
 use crate::{Error, Permit, Semaphore};
@@ -164,16 +165,7 @@ where
                     if let Poll::Ready(result) = future.poll(cx) {
                         this.state.set(State::Done);
                         let held = this.holding.take();
-                        return Poll::Ready(match result {
-                            Ok(response) => {
-                                let permit = ResponsePermit::new(held, settings.on_lost);
-                                Ok(R::pass(H::hold(response, permit)))
-                            }
-                            Err(error) => {
-                                drop(held);
-                                Err(R::pass_error(error))
-                            }
-                        });
+                        return Poll::Ready(answer::<_, _, _, H, R>(result, held, settings));
                     }
                     ready!(this.holding.as_mut().poll_lost(settings.on_lost, cx))
                 }
