@@ -12,7 +12,7 @@
 //! | is paused or cut off for less than 6.7 s | nothing | nothing |
 //! | is paused or cut off for longer than a lease | its permits are free one lease after its last word | on its return, at once: [`is_valid`] is `false`, a mutex is lost. A permit is lost as soon as the backend has answered. Who waits joins the line anew, at its end |
 //! | has a wrong clock, by any amount | nothing | nothing: only the server's clock counts |
-//! | drops a permit outside a runtime | the permit is free at the next call of that process about the name, one lease later at most | – |
+//! | drops a permit when its runtime is gone | the permit is free when the process next asks for that name, one lease later at most | – |
 //! | panics while it holds | the permit goes back when it is dropped in the unwinding | – |
 //!
 //! # The server
@@ -26,8 +26,8 @@
 //! | **eviction** of our keys, since `maxmemory-policy` allows it | as in a flush, for that name | as in a flush | come in at once | a third of a lease |
 //! | memory is full, with `noeviction` | renewed and given back as ever | get their turn as ever | – | – |
 //! | writes are refused (disk full, too few replicas, loading) | as in an outage | as in an outage | as in an outage | within 2 s |
-//! | a right is withdrawn, the password changed | in doubt, then as in an outage | waits on | refused at once with [`Denied`] | when the right is back |
-//! | its **clock steps**, forward or back; it stalls | nobody alive loses anything at the server | keeps the place | – | at once; what a dead process held may stay half a lease longer |
+//! | a right is withdrawn, the password changed | as in an outage | waits on | refused at once with [`Denied`] | when the right is back |
+//! | its **clock steps**, forward or back, or it stalls for less than a lease | nobody alive loses anything | keeps the place | – | at once; what a dead process held may stay half a lease longer |
 //! | scripts are flushed | nothing | nothing | nothing | at once |
 //! | pushes get lost, or are not allowed | nothing | asks by itself: when a lease could have run out, within half a lease, or ten times a second where pushes are refused | nothing | – |
 //!

@@ -22,7 +22,7 @@
 //!
 //! Why the difference: one request too many for a short time is what a limit can bear; two holders are what a mutex is
 //! there to prevent. The time is that of a monotonic clock which counts when the machine sleeps (on Linux and Android),
-//! from before the call that confirmed was sent. So this process believes that it holds never longer than the backend does.
+//! from before the call that confirmed was sent. So this process never believes that it holds for longer than the backend does.
 //!
 //! Work for as long as the lock is held, and stop when it is not:
 //!

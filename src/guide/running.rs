@@ -80,7 +80,7 @@
 //!
 //! # Logs, spans, numbers
 //!
-//! With `tracing`, under the target `tower_permit`:
+//! With `tracing`; a filter for `tower_permit` has it all:
 //!
 //! | level | what | when |
 //! | --- | --- | --- |
