@@ -108,7 +108,10 @@ async fn buy(
         return Err(StatusCode::GONE);
     }
     tokio::time::sleep(WORK).await;
-    let written = shop.write(product, stock - 1, token).await.map_err(broken)?;
+    let written = shop
+        .write(product, stock - 1, token)
+        .await
+        .map_err(broken)?;
     written.then_some("sold").ok_or(StatusCode::CONFLICT)
 }
 

@@ -24,7 +24,7 @@
 //! | **flush** (`FLUSHALL`) | lost, at the next renewal: within a third of a lease | is back in line within a third of a lease; the order may be another | come in at once | a third of a lease |
 //! | **failover** to a replica | as in an outage; what the replica had not heard of yet is lost as in a flush | as in an outage | as in an outage | within 2 s of the new master's answer at the same address |
 //! | **eviction** of our keys, since `maxmemory-policy` allows it | as in a flush, for that name | as in a flush | come in at once | a third of a lease |
-//! | memory is full, with `noeviction` | renewed and given back as ever | get their turn as ever | – | – |
+//! | memory is full, with `noeviction` | renewed and given back as ever | get their turn as ever | come in as ever | – |
 //! | writes are refused (disk full, too few replicas, loading) | as in an outage | as in an outage | as in an outage | within 2 s |
 //! | a right is withdrawn, the password changed | as in an outage | waits on | refused at once with [`Denied`] | when the right is back |
 //! | its **clock steps**, forward or back, or it stalls for less than a lease | nobody alive loses anything | keeps the place | – | at once; what a dead process held may stay half a lease longer |
