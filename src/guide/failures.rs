@@ -8,7 +8,7 @@
 //! | it | what the others see | what it sees itself |
 //! | --- | --- | --- |
 //! | ends after [`shutdown`] | its permits are free at once | – |
-//! | dies (killed, out of memory, power), or ends without `shutdown` | its permits and its places in line are free one lease after its last word, so after 6.7 to 10 s as a rule. If nobody asked for the name meanwhile: half a lease after somebody does, at the latest | – |
+//! | dies (killed, out of memory, power), or ends without `shutdown` | its permits and its places in line are free one lease after its last word, so after 6.7 to 10 s as a rule. If nobody asked for the name meanwhile: half a lease (the longest in use) after somebody does, at the latest | – |
 //! | is paused or cut off for less than 6.7 s | nothing | nothing |
 //! | is paused or cut off for longer than a lease | its permits are free one lease after its last word | on its return, at once: [`is_valid`] is `false`, a mutex is lost. A permit is lost as soon as the backend has answered. Who waits joins the line anew, at its end |
 //! | has a wrong clock, by any amount | nothing | nothing: only the server's clock counts |
@@ -32,6 +32,7 @@
 //! | pushes get lost, or are not allowed | nothing | asks by itself: when a lease could have run out, within half a lease, or ten times a second where pushes are refused | nothing | – |
 //!
 //! A call that runs late, twice, or whose answer is lost does no harm. Each has a number, and what was said later wins.
+//! An outage of more than an hour is a restart that loses its memory: by then the server has let our keys expire.
 //!
 //! # What an outage costs
 //!
@@ -45,7 +46,7 @@
 //! * **A single Redis can forget.** After a flush, an eviction, or a failover or restart that loses data, those who held
 //!   are not counted any more, and at most `limit` newcomers come in beside them. Those who held hear of it within a third of
 //!   a lease. A request that [goes on](crate::layers::OnLost::Continue) all the same is one too many until it ends. For a mutex: two
-//!   holders for a moment, and the newer one has the higher token. Replicas do not change this, since Redis answers before
+//!   holders until the older one hears of it and stops; the newer one has the higher token. Replicas do not change this, since Redis answers before
 //!   they have heard.
 //! * **A master that was cut off** may go on answering some processes while a new one answers the others: each side
 //!   keeps the limit, both together do not. See `min-replicas-to-write` in [`running`](super::running).
@@ -54,7 +55,7 @@
 //!   one lease, while the others stay, is not protected against.
 //! * **Tokens** rise over a flush as long as the server's clock has not fallen behind meanwhile.
 //! * **Order** is that of arrival at the backend. Who was thrown out of line (a pause, a flush) stands at its end.
-//!   Refusing at once, and trying, never passes the line.
+//!   A try ([`try_acquire`], [`reject_when_full`]) never passes the line.
 //!
 //! [`Memory`](crate::Memory) forgets only with its process, and nobody else is there to notice.
 //!
@@ -67,3 +68,5 @@
 //! [`OnUnavailable::Reject`]: crate::layers::OnUnavailable::Reject
 //! [`OnUnavailable::Allow`]: crate::layers::OnUnavailable::Allow
 //! [`OnLost`]: crate::layers::OnLost
+//! [`try_acquire`]: crate::Semaphore::try_acquire
+//! [`reject_when_full`]: crate::DistributedConcurrencyLimitLayer::reject_when_full
