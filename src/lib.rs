@@ -30,10 +30,7 @@
 //! | you want | look at |
 //! | --- | --- |
 //! | a limit round a service, in a server or a client | [`DistributedConcurrencyLimitLayer`], the guide in [`layers::limit`] |
-//! | one request at a time for each product, account, file | [`KeyedMutexLayer`] |
-//! | a limit for each tenant | [`KeyedConcurrencyLimitLayer`] |
 //! | a permit without tower | [`Coordinator::semaphore`], [`Semaphore`], [`Permit`] |
-//! | a lock without tower | [`Coordinator::mutex`], [`Mutex`], [`MutexGuard`]; several at once: [`Coordinator::lock_all`] |
 //! | to choose where permits live | [`Memory`], [`Redis`], [`Coordinator::promises`] |
 //! | to see who holds and who waits, and to throw somebody out | [`Coordinator::inspect`], [`Coordinator::evict`] |
 //! | to end a process cleanly | [`Coordinator::shutdown`] |
