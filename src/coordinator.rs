@@ -3,7 +3,7 @@
 use crate::backend::{Backend, Inspection, Promises};
 use crate::error::{Error, ErrorKind};
 use crate::gate::{Gates, Settings};
-use crate::mutex::{Mutex, MutexGuards};
+use crate::mutex::{MOST_NAMES, Mutex, MutexGuards};
 use crate::name::Queue;
 use crate::semaphore::Semaphore;
 use std::collections::BTreeSet;
@@ -13,8 +13,6 @@ use std::time::Duration;
 const LEASE: Duration = Duration::from_secs(10);
 const LONGEST_LEASE: Duration = Duration::from_secs(3600);
 const OUTAGE_AFTER: Duration = Duration::from_secs(1);
-/// So many mutexes may be locked together.
-const MOST_NAMES: usize = 64;
 const LEAST_OUTAGE_AFTER: Duration = Duration::from_millis(50);
 
 /// Hands out semaphores and mutexes by name, over one backend. Make one per process, and keep it: it is cheap to clone, all clones
@@ -174,6 +172,11 @@ impl Coordinator {
         Ok(mutexes
             .map(|queue| Mutex::new(self.gates.gate(queue, 1)))
             .collect())
+    }
+
+    /// For what makes its names as it goes.
+    pub(crate) fn gates(&self) -> &Arc<Gates> {
+        &self.gates
     }
 
     /// Connects now and says in plain words what is wrong: no connection, a wrong password, missing rights, a server

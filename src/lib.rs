@@ -75,6 +75,9 @@ pub use backend::redis::Redis;
 pub use backend::{Backend, Inspection, Promises, TicketInfo};
 pub use coordinator::{Coordinator, CoordinatorBuilder};
 pub use error::{BoxError, Error, ErrorKind};
+pub use layers::keyed::{
+    HeldKeys, Key, KeyedConcurrencyLimit, KeyedConcurrencyLimitLayer, KeyedMutex, KeyedMutexLayer,
+};
 pub use layers::limit::{DistributedConcurrencyLimit, DistributedConcurrencyLimitLayer};
 pub use mutex::{Mutex, MutexGuard, MutexGuards};
 pub use permit::{Permit, PermitHandle};

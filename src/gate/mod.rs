@@ -223,6 +223,10 @@ impl Gate {
         &self.queue
     }
 
+    pub(crate) fn is_of(&self, gates: &Arc<Gates>) -> bool {
+        Arc::ptr_eq(&self.gates, gates)
+    }
+
     pub(crate) fn limit(&self) -> u32 {
         self.lock().state.limit
     }
