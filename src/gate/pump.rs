@@ -190,9 +190,7 @@ impl Pump {
             return pending().await;
         };
         sleep_until(begins).await;
-        let now = now();
-        let waited = now.saturating_duration_since(sent);
-        if let Some(error) = health.failed(sent, now, &no_answer(waited)) {
+        if let Some(error) = health.overdue(sent, now()) {
             let mut inner = self.gate.lock();
             let current = inner.pump.current == self.number;
             let news = current.then(|| inner.state.refuse_newcomers(&error));
