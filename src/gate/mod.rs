@@ -422,6 +422,9 @@ impl Gate {
                 ErrorKind::HeldTooLong => tracing::warn!(
                     %name, ticket, "a permit was held for longer than max_hold: it is given back"
                 ),
+                ErrorKind::ShuttingDown => tracing::warn!(
+                    %name, ticket, "a permit was still held when the shutdown took it back"
+                ),
                 _ => tracing::error!(%name, ticket, "a permit was lost while it was in use"),
             }
         }
