@@ -3,7 +3,7 @@
 use crate::backend::{Backend, Inspection, Promises};
 use crate::error::{Error, ErrorKind};
 use crate::gate::{Gates, Settings};
-use crate::mutex::{Mutex, MutexGuards};
+use crate::mutex::{MOST_NAMES, Mutex, MutexGuards};
 use crate::name::Queue;
 use crate::semaphore::Semaphore;
 use std::collections::BTreeSet;
@@ -13,8 +13,6 @@ use std::time::Duration;
 const LEASE: Duration = Duration::from_secs(10);
 const LONGEST_LEASE: Duration = Duration::from_secs(3600);
 const OUTAGE_AFTER: Duration = Duration::from_secs(1);
-/// So many mutexes may be locked together.
-const MOST_NAMES: usize = 64;
 const LEAST_OUTAGE_AFTER: Duration = Duration::from_millis(50);
 
 /// Hands out semaphores and mutexes by name, over one backend. Make one per process, and keep it: it is cheap to clone, all clones
@@ -176,6 +174,11 @@ impl Coordinator {
             .collect())
     }
 
+    /// For what makes its names as it goes.
+    pub(crate) fn gates(&self) -> &Arc<Gates> {
+        &self.gates
+    }
+
     /// Connects now and says in plain words what is wrong: no connection, a wrong password, missing rights, a server
     /// that is too old. Leaves nothing behind.
     ///
@@ -246,8 +249,8 @@ impl Coordinator {
 
 impl<B: Backend> CoordinatorBuilder<B> {
     /// How long a permit outlives the last word of its process: so long it takes until the permits of a process that
-    /// died are free again. 10 s unless set; 1 s to 1 h. A third of it is the time a process may be paused or cut off
-    /// before its permits are in doubt.
+    /// died are free again. 10 s unless set; 1 s to 1 h. It is renewed every third of it, so a process may be paused or
+    /// cut off for two thirds of it before its permits are in doubt.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.settings.lease = lease;
         self

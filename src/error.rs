@@ -55,6 +55,12 @@ pub enum ErrorKind {
     ShuttingDown,
     /// There is no tokio runtime on this thread.
     NoRuntime,
+    /// A request without a key, where a keyed layer [rejects](crate::layers::keyed::OnMissingKey::Reject) such requests.
+    MissingKey,
+    /// A request's key cannot be used: it is too long, or it is too many names.
+    InvalidKey,
+    /// The function that finds a request's key panicked.
+    ExtractorPanicked,
 }
 
 // === impl ErrorKind ===
@@ -74,6 +80,9 @@ impl ErrorKind {
             Self::HeldTooLong => "held_too_long",
             Self::ShuttingDown => "shutting_down",
             Self::NoRuntime => "no_runtime",
+            Self::MissingKey => "missing_key",
+            Self::InvalidKey => "invalid_key",
+            Self::ExtractorPanicked => "extractor_panicked",
         }
     }
 }

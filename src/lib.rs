@@ -35,6 +35,7 @@
 //! | to see who holds and who waits, and to throw somebody out | [`Coordinator::inspect`], [`Coordinator::evict`] |
 //! | to end a process cleanly | [`Coordinator::shutdown`] |
 //! | to know what went wrong | [`Error`], [`ErrorKind`] |
+//! | to choose, to order layers, to know what happens when something breaks, to run it | the [`guide`] |
 //!
 //! # How it works
 //!
@@ -60,6 +61,7 @@ mod clock;
 mod coordinator;
 mod error;
 mod gate;
+pub mod guide;
 pub mod layers;
 mod mutex;
 mod name;
@@ -73,6 +75,9 @@ pub use backend::redis::Redis;
 pub use backend::{Backend, Inspection, Promises, TicketInfo};
 pub use coordinator::{Coordinator, CoordinatorBuilder};
 pub use error::{BoxError, Error, ErrorKind};
+pub use layers::keyed::{
+    HeldKeys, Key, KeyedConcurrencyLimit, KeyedConcurrencyLimitLayer, KeyedMutex, KeyedMutexLayer,
+};
 pub use layers::limit::{DistributedConcurrencyLimit, DistributedConcurrencyLimitLayer};
 pub use mutex::{Mutex, MutexGuard, MutexGuards};
 pub use permit::{Permit, PermitHandle};

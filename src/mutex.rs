@@ -9,6 +9,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// So many names may be held together.
+pub(crate) const MOST_NAMES: usize = 64;
+
 /// A lock with a name: at most one guard is out at a time, over every process that uses the same backend.
 ///
 /// Made by [`Coordinator::mutex`](crate::Coordinator::mutex). Cheap to clone; whoever waits is served in order of

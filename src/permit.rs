@@ -2,7 +2,7 @@
 
 use crate::clock;
 use crate::error::{Error, ErrorKind};
-use crate::gate::Gate;
+use crate::gate::{Gate, Gates};
 use crate::name::Queue;
 use pin_project_lite::pin_project;
 use std::fmt;
@@ -131,6 +131,11 @@ impl Permit {
     pub(crate) fn share(&self) -> Option<Self> {
         let shared = self.gate.share(self.ticket);
         shared.then(|| Self::new(Arc::clone(&self.gate), self.ticket))
+    }
+
+    /// Whether it is of this coordinator.
+    pub(crate) fn is_of(&self, gates: &Arc<Gates>) -> bool {
+        self.gate.is_of(gates)
     }
 
     pub(crate) fn queue(&self) -> &Queue {

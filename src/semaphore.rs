@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use crate::gate::Stats;
-pub(crate) use crate::gate::{Acquire, Wait};
+pub(crate) use crate::gate::{Acquire, Gates, Wait};
 
 /// So many callers of one process may wait for one name, unless [`Semaphore::max_waiting`] says otherwise.
 pub(crate) const MAX_WAITING: usize = 1024;

@@ -11,6 +11,9 @@ mod tickets;
 mod waiters;
 
 #[cfg(test)]
+#[path = "../../tests/gate/pump.rs"]
+mod pump_tests;
+#[cfg(test)]
 #[path = "../../tests/gate/simulation.rs"]
 mod simulation;
 
@@ -222,6 +225,10 @@ impl fmt::Debug for Gates {
 impl Gate {
     pub(crate) fn queue(&self) -> &Queue {
         &self.queue
+    }
+
+    pub(crate) fn is_of(&self, gates: &Arc<Gates>) -> bool {
+        Arc::ptr_eq(&self.gates, gates)
     }
 
     pub(crate) fn limit(&self) -> u32 {

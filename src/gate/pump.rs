@@ -20,6 +20,8 @@ use tokio::time::{Instant, timeout};
 const PATIENCE: Duration = Duration::from_millis(250);
 /// So many runtimes of callers are remembered.
 const MOST_RUNTIMES: usize = 8;
+/// So long a call may take at least before newcomers are refused for want of an answer.
+const LEAST_CHANCE: Duration = Duration::from_millis(100);
 
 /// Which pump a gate has.
 #[derive(Debug, Default)]
@@ -220,7 +222,10 @@ impl Pump {
         let Some(begins) = health.outage_begins(sent) else {
             return pending().await;
         };
-        sleep_until(begins).await;
+        let begins = begins.max(sent + LEAST_CHANCE);
+        while now() < begins {
+            sleep_until(begins).await;
+        }
         if let Some(error) = health.overdue(sent, now()) {
             let mut inner = self.gate.lock();
             let current = inner.pump.current == self.number;

@@ -7,6 +7,8 @@
 //!   default asks of a response, and [`PermitBody`] is the body that carries the permit;
 //! * **how a refusal looks**: [`AsError`], the default, or [`AsResponse`], whose body is a [`RejectionBody`].
 
+mod held;
+pub mod keyed;
 pub mod limit;
 mod rejection;
 mod response;
@@ -15,3 +17,28 @@ mod settings;
 pub use rejection::{AsError, AsResponse, Refuse, RejectionBody};
 pub use response::{AtResponse, Hold, HoldPermit, PermitBody, ResponsePermit, UntilBodyEnd};
 pub use settings::{OnLost, OnUnavailable};
+
+use held::Held;
+use settings::Settings;
+
+/// What becomes of the inner service's answer.
+fn answer<Req, Res, E, H, R>(
+    result: Result<Res, E>,
+    held: Held,
+    settings: &Settings,
+) -> Result<R::Response, R::Error>
+where
+    H: Hold<Res>,
+    R: Refuse<Req, H::Response, E>,
+{
+    match result {
+        Ok(response) => {
+            let permit = ResponsePermit::new(held, settings.on_lost);
+            Ok(R::pass(H::hold(response, permit)))
+        }
+        Err(error) => {
+            drop(held);
+            Err(R::pass_error(error))
+        }
+    }
+}

@@ -49,9 +49,12 @@ pub enum AsError {}
 /// | what happened | HTTP | gRPC |
 /// | --- | --- | --- |
 /// | the limit is reached, the wait ended, too many wait | 429 | 8, `RESOURCE_EXHAUSTED` |
+/// | no key where one is asked for, or one that is too long or too many names | 400 | 3, `INVALID_ARGUMENT` |
+/// | the key extractor panicked, or gave a limit that the backend cannot keep | 500 | 13, `INTERNAL` |
 /// | anything else | 503 | 14, `UNAVAILABLE` |
 ///
-/// An HTTP refusal has a `Retry-After` in whole seconds and one line of plain text that tells nothing of the inside. A
+/// An HTTP refusal is one line of plain text that tells nothing of the inside; 429 and 503 have a `Retry-After` in whole
+/// seconds. A
 /// request whose content type begins with `application/grpc` is answered with 200 and trailers only. The response's
 /// extensions hold the [`tower_permit::Error`](crate::Error), for middleware outside that wants to count or log it.
 #[derive(Clone, Copy, Debug)]
@@ -174,45 +177,51 @@ impl Protocol {
 
 impl Refusal {
     fn into_response<B>(self) -> http::Response<RejectionBody<B>> {
-        let busy = matches!(
-            self.error.kind(),
-            ErrorKind::LimitReached | ErrorKind::WaitTimeout | ErrorKind::TooManyWaiting
-        );
         // Words for the client: the error's own may name hosts.
-        let text = if busy {
-            "too many requests at the same time, try again later"
-        } else {
-            "temporarily unavailable, try again later"
+        let (status, code, text) = match self.error.kind() {
+            ErrorKind::LimitReached | ErrorKind::WaitTimeout | ErrorKind::TooManyWaiting => (
+                StatusCode::TOO_MANY_REQUESTS,
+                8,
+                "too many requests at the same time, try again later",
+            ),
+            ErrorKind::MissingKey | ErrorKind::InvalidKey => (
+                StatusCode::BAD_REQUEST,
+                3,
+                "the request does not say what it is about, or says too much",
+            ),
+            ErrorKind::ExtractorPanicked | ErrorKind::InvalidConfig => {
+                (StatusCode::INTERNAL_SERVER_ERROR, 13, "internal error")
+            }
+            _ => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                14,
+                "temporarily unavailable, try again later",
+            ),
         };
         let mut response = match self.protocol {
-            Protocol::Http => {
-                let status = if busy {
-                    StatusCode::TOO_MANY_REQUESTS
-                } else {
-                    StatusCode::SERVICE_UNAVAILABLE
-                };
-                http(status, text, self.retry_after)
-            }
-            Protocol::Grpc => grpc(if busy { 8 } else { 14 }, text),
+            Protocol::Http => http(status, text),
+            Protocol::Grpc => grpc(code, text),
         };
+        let again = [
+            StatusCode::TOO_MANY_REQUESTS,
+            StatusCode::SERVICE_UNAVAILABLE,
+        ];
+        if again.contains(&response.status()) {
+            let seconds = whole_seconds(self.retry_after);
+            response.headers_mut().insert(RETRY_AFTER, seconds.into());
+        }
         response.extensions_mut().insert(self.error);
         response
     }
 }
 
-fn http<B>(
-    status: StatusCode,
-    text: &'static str,
-    retry_after: Duration,
-) -> http::Response<RejectionBody<B>> {
+fn http<B>(status: StatusCode, text: &'static str) -> http::Response<RejectionBody<B>> {
     let mut response = refused(Some(Bytes::from_static(text.as_bytes())));
     *response.status_mut() = status;
-    let headers = response.headers_mut();
-    headers.insert(
+    response.headers_mut().insert(
         CONTENT_TYPE,
         HeaderValue::from_static("text/plain; charset=utf-8"),
     );
-    headers.insert(RETRY_AFTER, whole_seconds(retry_after).into());
     response
 }
 
@@ -317,6 +326,38 @@ mod tests {
             assert_eq!(Protocol::of(&headers), protocol, "{value}");
         }
         assert_eq!(Protocol::of(&HeaderMap::new()), Protocol::Http);
+    }
+
+    #[test]
+    fn each_kind_has_its_status() {
+        use ErrorKind::*;
+        for (kind, status, code, again) in [
+            (LimitReached, 429, "8", true),
+            (WaitTimeout, 429, "8", true),
+            (TooManyWaiting, 429, "8", true),
+            (MissingKey, 400, "3", false),
+            (InvalidKey, 400, "3", false),
+            (ExtractorPanicked, 500, "13", false),
+            (InvalidConfig, 500, "13", false),
+            (Unavailable, 503, "14", true),
+            (Lost, 503, "14", true),
+        ] {
+            let refuse = |protocol| {
+                let refusal = Refusal {
+                    error: Error::new(kind, "a secret of the inside"),
+                    protocol,
+                    retry_after: Duration::from_secs(7),
+                };
+                refusal.into_response::<String>()
+            };
+            let response = refuse(Protocol::Http);
+            assert_eq!(response.status(), status, "{kind:?}");
+            assert_eq!(response.headers().contains_key(RETRY_AFTER), again);
+            let response = refuse(Protocol::Grpc);
+            assert_eq!(response.status(), 200);
+            assert_eq!(response.headers()[GRPC_STATUS], code, "{kind:?}");
+            assert!(!response.headers().contains_key(RETRY_AFTER));
+        }
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! How a response carries its permit.
 
+use super::held::{Held, Holding};
 use super::settings::OnLost;
-use crate::permit::WhenLost;
-use crate::{BoxError, Permit};
+use crate::BoxError;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 use std::fmt;
@@ -46,12 +46,12 @@ pub trait HoldPermit {
     fn hold_permit(self, permit: ResponsePermit) -> Self::Held;
 }
 
-/// The permit of a response, to be carried by it. Dropping it gives the permit back.
+/// The permit of a response, or several, to be carried by it. Dropping it gives them back.
 ///
 /// It is empty for a request that needed none: one that was let through while the backend did not answer, or whose
 /// layer is disabled.
 pub struct ResponsePermit {
-    permit: Option<Permit>,
+    held: Held,
     on_lost: OnLost,
 }
 
@@ -95,11 +95,9 @@ pin_project! {
     pub struct PermitBody<B> {
         #[pin]
         inner: B,
-        // `None` when it went back, or when the request needed none.
-        permit: Option<Permit>,
-        // Inline and pinned, so that holding costs no allocation. `Some` only while `permit` is.
+        // Empty when it went back, or when the request needed none.
         #[pin]
-        lost: Option<WhenLost>,
+        holding: Holding,
         on_lost: OnLost,
         // The permit ended before the body: nothing follows the error that said so.
         cut: bool,
@@ -149,7 +147,7 @@ impl HoldPermit for reqwest::Response {
     fn hold_permit(self, permit: ResponsePermit) -> Self {
         use reqwest::ResponseBuilderExt;
 
-        if permit.permit.is_none() {
+        if permit.held.is_empty() {
             return self;
         }
         let url = self.url().clone();
@@ -166,17 +164,19 @@ impl HoldPermit for reqwest::Response {
 // === impl ResponsePermit ===
 
 impl ResponsePermit {
-    pub(crate) fn new(permit: Option<Permit>, on_lost: OnLost) -> Self {
-        Self { permit, on_lost }
+    pub(crate) fn new(held: Held, on_lost: OnLost) -> Self {
+        Self { held, on_lost }
     }
 
     /// Makes `body` carry the permit.
     pub fn into_body<B: Body>(self, body: B) -> PermitBody<B> {
-        let permit = self.permit.filter(|_| !body.is_end_stream());
+        let held = match body.is_end_stream() {
+            true => Held::default(),
+            false => self.held,
+        };
         PermitBody {
             inner: body,
-            lost: permit.as_ref().map(Permit::when_lost),
-            permit,
+            holding: Holding::new(held),
             on_lost: self.on_lost,
             cut: false,
         }
@@ -186,7 +186,7 @@ impl ResponsePermit {
 impl fmt::Debug for ResponsePermit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ResponsePermit")
-            .field("held", &self.permit.is_some())
+            .field("held", &!self.held.is_empty())
             .finish_non_exhaustive()
     }
 }
@@ -217,15 +217,10 @@ where
             return Poll::Ready(None);
         }
         // Before the frame: a body that always has one ready must not outlive its permit.
-        if let Some(lost) = this.lost.as_mut().as_pin_mut()
-            && let Poll::Ready(error) = lost.poll(cx)
-        {
-            this.lost.set(None);
-            if this.on_lost.ends(&error) {
-                *this.permit = None;
-                *this.cut = true;
-                return Poll::Ready(Some(Err(error.into())));
-            }
+        if let Poll::Ready(error) = this.holding.as_mut().poll_lost(*this.on_lost, cx) {
+            drop(this.holding.take());
+            *this.cut = true;
+            return Poll::Ready(Some(Err(error.into())));
         }
         let frame = ready!(this.inner.as_mut().poll_frame(cx));
         let last = match &frame {
@@ -233,8 +228,7 @@ where
             Some(Err(_)) | None => true,
         };
         if last {
-            this.lost.set(None);
-            *this.permit = None;
+            drop(this.holding.take());
         }
         Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
     }
@@ -255,7 +249,7 @@ impl<B: fmt::Debug> fmt::Debug for PermitBody<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PermitBody")
             .field("inner", &self.inner)
-            .field("held", &self.permit.is_some())
+            .field("held", &!self.holding.is_empty())
             .finish_non_exhaustive()
     }
 }

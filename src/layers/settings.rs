@@ -17,7 +17,8 @@ pub enum OnUnavailable {
 
 /// What happens to a request whose permit is lost while the request runs, because its lease could not be renewed.
 ///
-/// A permit that was held for longer than `max_hold` always ends its request, whatever is chosen here.
+/// A permit that was held for longer than `max_hold` always ends its request, whatever is chosen here. Limits go on by
+/// default, a keyed mutex ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum OnLost {
@@ -98,6 +99,15 @@ impl Settings {
     /// How a request that is on its way waits, in its own future.
     pub(crate) fn request(&self) -> Wait {
         self.wait(CLAIM_WITHIN)
+    }
+
+    /// The same, for what is left of its time.
+    pub(crate) fn request_after(&self, passed: Duration) -> Wait {
+        let wait = self.request();
+        Wait {
+            timeout: wait.timeout.map(|timeout| timeout.saturating_sub(passed)),
+            ..wait
+        }
     }
 
     fn wait(&self, reserve: Duration) -> Wait {

@@ -1,7 +1,8 @@
+use crate::layers::answer;
+use crate::layers::held::Holding;
 use crate::layers::rejection::{Protocol, Refusal, Refuse};
-use crate::layers::response::{Hold, ResponsePermit};
+use crate::layers::response::Hold;
 use crate::layers::settings::Settings;
-use crate::permit::WhenLost;
 use crate::semaphore::Acquire;
 use crate::{Error, Permit, Semaphore};
 use pin_project_lite::pin_project;
@@ -24,8 +25,12 @@ pin_project! {
     where
         S: Service<Req>,
     {
+        // First, so that an inner future is dropped before the permit goes back.
         #[pin]
         state: State<S, Req, S::Future>,
+        // Empty until the permit is there, and if none is needed.
+        #[pin]
+        holding: Holding,
         settings: Settings,
         protocol: Protocol,
         mode: PhantomData<fn() -> (H, R)>,
@@ -45,15 +50,8 @@ pin_project! {
             // `None` until the inner service is ready.
             wait: Option<Pin<Box<Acquire>>>,
         },
-        // The inner future comes first, so that it is dropped before the permit goes back.
-        Running {
-            #[pin]
-            future: F,
-            permit: Option<Permit>,
-            // `Some` only while somebody would want to know.
-            #[pin]
-            lost: Option<WhenLost>,
-        },
+        // The permit is held, or none is needed.
+        Running { #[pin] future: F },
         Refused { error: Error },
         Done,
     }
@@ -88,7 +86,7 @@ where
             semaphore,
             wait,
         };
-        Self::new(state, settings, protocol)
+        Self::new(state, None, settings, protocol)
     }
 
     pub(super) fn running(
@@ -97,16 +95,22 @@ where
         settings: Settings,
         protocol: Protocol,
     ) -> Self {
-        Self::new(State::running(future, permit), settings, protocol)
+        Self::new(State::Running { future }, permit, settings, protocol)
     }
 
     pub(super) fn refused(error: Error, settings: Settings, protocol: Protocol) -> Self {
-        Self::new(State::Refused { error }, settings, protocol)
+        Self::new(State::Refused { error }, None, settings, protocol)
     }
 
-    fn new(state: State<S, Req, S::Future>, settings: Settings, protocol: Protocol) -> Self {
+    fn new(
+        state: State<S, Req, S::Future>,
+        permit: Option<Permit>,
+        settings: Settings,
+        protocol: Protocol,
+    ) -> Self {
         Self {
             state,
+            holding: Holding::new(permit.into()),
             settings,
             protocol,
             mode: PhantomData,
@@ -145,7 +149,8 @@ where
                                 R::mark(&mut request, permit);
                             }
                             let future = inner.call(request);
-                            this.state.set(State::running(future, permit));
+                            this.holding.set(Holding::new(permit.into()));
+                            this.state.set(State::Running { future });
                         }
                         continue;
                     }
@@ -155,42 +160,21 @@ where
                         return Poll::Ready(Err(R::pass_error(error)));
                     }
                 },
-                StateProj::Running {
-                    future, mut lost, ..
-                } => {
+                StateProj::Running { future } => {
                     // The inner future first: an answer that is there is worth more than the news that its permit is not.
                     if let Poll::Ready(result) = future.poll(cx) {
-                        let taken = this.state.as_mut().project_replace(State::Done);
-                        let permit = match taken {
-                            StateTaken::Running { permit, .. } => permit,
-                            _ => None,
-                        };
-                        return Poll::Ready(match result {
-                            Ok(response) => {
-                                let permit = ResponsePermit::new(permit, settings.on_lost);
-                                Ok(R::pass(H::hold(response, permit)))
-                            }
-                            Err(error) => {
-                                drop(permit);
-                                Err(R::pass_error(error))
-                            }
-                        });
+                        this.state.set(State::Done);
+                        let held = this.holding.take();
+                        return Poll::Ready(answer::<_, _, _, H, R>(result, held, settings));
                     }
-                    let Some(watch) = lost.as_mut().as_pin_mut() else {
-                        return Poll::Pending;
-                    };
-                    let error = ready!(watch.poll(cx));
-                    if !settings.on_lost.ends(&error) {
-                        lost.set(None);
-                        return Poll::Pending;
-                    }
-                    error
+                    ready!(this.holding.as_mut().poll_lost(settings.on_lost, cx))
                 }
                 StateProj::Refused { error } => error.clone(),
                 // Polled after its end.
                 StateProj::Done => return Poll::Pending,
             };
             this.state.set(State::Done);
+            drop(this.holding.take());
             return Poll::Ready(R::refuse(Refusal {
                 error: refused,
                 protocol: *this.protocol,
@@ -247,17 +231,5 @@ where
             Err(error) if settings.allows(&error) => Entry::Admitted(None),
             Err(error) => Entry::Refused(error),
         });
-    }
-}
-
-// === impl State ===
-
-impl<S, Req, F> State<S, Req, F> {
-    fn running(future: F, permit: Option<Permit>) -> Self {
-        State::Running {
-            future,
-            lost: permit.as_ref().map(Permit::when_lost),
-            permit,
-        }
     }
 }

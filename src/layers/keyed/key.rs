@@ -1,0 +1,468 @@
+use crate::mutex::MOST_NAMES;
+use crate::name::{Kind, Queue};
+use crate::{Error, ErrorKind};
+use std::borrow::Cow;
+use std::fmt;
+
+/// What a request is about: one name, or several that are taken together.
+///
+/// A name is made of any bytes, or of several parts: no two lists of parts make the same name, so
+/// `Key::joined(["a", "b"])` differs from `Key::from("ab")`, from `Key::from("a+b")`, and from
+/// `Key::joined(["ab", ""])`. Names are told apart byte by byte: `A` is not `a`. A number is its decimal text.
+///
+/// ```
+/// use tower_permit::Key;
+///
+/// let product = Key::from(10086);
+/// assert_eq!(product, Key::from("10086"));
+///
+/// let place = Key::joined(["warehouse 7", "shelf 12"]);
+/// let both = Key::all([product, place]); // taken together, all or none
+///
+/// let tenant = Key::from("tenant 4").with_limit(20); // for a keyed limit: this tenant's own
+/// ```
+///
+/// Names appear in the backend and in the log. What must not be seen there, such as a token of a user, is for the
+/// extractor to hash.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Key {
+    /// In order, each once. One more than may be used shows that there were too many.
+    names: Vec<Name>,
+}
+
+#[derive(Clone, PartialEq, Eq)]
+struct Name {
+    parts: Vec<Vec<u8>>,
+    limit: Option<u32>,
+}
+
+/// One name to be taken, as the backend knows it.
+#[derive(Debug)]
+pub(super) struct Wanted {
+    pub(super) queue: Queue,
+    pub(super) limit: u32,
+}
+
+/// Whatever a closure gives as the key of its request: a [`Key`] or something that becomes one, or an [`Option`] of
+/// that, where `None` says that the request has no key.
+pub trait IntoKey {
+    /// The key, if there is one.
+    fn into_key(self) -> Option<Key>;
+}
+
+/// Finds the key of a request.
+///
+/// For HTTP, a closure is one, if it names its argument's type; so are [`path`](super::path),
+/// [`path_segment`](super::path_segment), [`header`](super::header) and [`query`](super::query), and tuples of
+/// extractors, whose keys are joined and must all be there. For other requests, [`key_fn`] makes one of a closure.
+///
+/// ```
+/// use http::Request;
+/// use tower_permit::layers::keyed::{KeyExtractor, header, path_segment};
+///
+/// fn is_extractor<Req>(extractor: impl KeyExtractor<Req>, request: &Req) {
+///     assert!(extractor.key(request).is_some());
+/// }
+///
+/// let request = Request::post("/products/7/buy").header("x-tenant", "acme").body(()).unwrap();
+/// is_extractor(path_segment(1), &request);
+/// is_extractor((header(http::HeaderName::from_static("x-tenant")), path_segment(1)), &request);
+/// is_extractor(|request: &Request<()>| request.uri().path().len(), &request);
+/// is_extractor(|request: &Request<()>| request.uri().query().map(str::to_owned), &request);
+/// ```
+///
+/// A closure that borrows its key from the request does not compile: let it return an owned one.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not find the key of a `{Req}`",
+    note = "a closure for HTTP names its argument's type, and returns an owned key: \
+            `|request: &http::Request<Body>| request.uri().path().to_owned()`",
+    note = "for requests that are not `http::Request`, wrap the closure: `key_fn(|request: &MyRequest| request.id)`"
+)]
+pub trait KeyExtractor<Req> {
+    /// The key of this request; `None` if it has none.
+    ///
+    /// A panic in here is caught: the request fails with
+    /// [`ExtractorPanicked`](crate::ErrorKind::ExtractorPanicked), unless panics abort the process.
+    fn key(&self, request: &Req) -> Option<Key>;
+
+    /// The request's extensions, where it has some: [`HeldKeys`](super::HeldKeys) go in there. Without, handlers see no
+    /// token, and an inner layer of the same name waits for its own request.
+    fn extensions(request: &mut Req) -> Option<&mut http::Extensions>
+    where
+        Self: Sized,
+    {
+        let _ = request;
+        None
+    }
+}
+
+/// The extractor that [`key_fn`] makes.
+#[derive(Clone, Copy)]
+pub struct KeyFn<F> {
+    find: F,
+}
+
+/// Finds keys by a closure, for requests of any type.
+///
+/// ```
+/// use tower_permit::layers::keyed::key_fn;
+/// use tower_permit::{Coordinator, KeyedMutexLayer, Memory};
+///
+/// struct Transfer { from: u64, to: u64 }
+///
+/// let permits = Coordinator::new(Memory::new());
+/// let accounts = key_fn(|transfer: &Transfer| tower_permit::Key::all([transfer.from, transfer.to]));
+/// let layer = KeyedMutexLayer::new(&permits, "account", accounts)?;
+/// # let _: tower_permit::KeyedMutex<_, _> = tower::Layer::layer(&layer, ());
+/// # Ok::<(), tower_permit::Error>(())
+/// ```
+pub fn key_fn<Req, F, T>(find: F) -> KeyFn<F>
+where
+    F: Fn(&Req) -> T,
+    T: IntoKey,
+{
+    KeyFn { find }
+}
+
+// === impl Key ===
+
+impl Key {
+    /// One name made of these parts. No part at all makes no name: the request then has no key.
+    pub fn joined<P: AsRef<[u8]>>(parts: impl IntoIterator<Item = P>) -> Self {
+        let parts: Vec<_> = (parts.into_iter())
+            .map(|part| part.as_ref().to_vec())
+            .collect();
+        let limit = None;
+        let names = match parts.is_empty() {
+            true => Vec::new(),
+            false => vec![Name { parts, limit }],
+        };
+        Self { names }
+    }
+
+    /// All the names of these keys, to be taken together: in one order whatever the order given, each once, all or none.
+    ///
+    /// More than 64 different names are refused with [`InvalidKey`](crate::ErrorKind::InvalidKey). No name at all: the
+    /// request has no key.
+    pub fn all<K: Into<Self>>(keys: impl IntoIterator<Item = K>) -> Self {
+        let mut all = Self { names: Vec::new() };
+        for name in keys.into_iter().flat_map(|key| key.into().names) {
+            all.insert(name);
+            if all.names.len() > MOST_NAMES {
+                break;
+            }
+        }
+        all
+    }
+
+    /// The limit of each of this key's names, in place of the layer's, for a
+    /// [`KeyedConcurrencyLimitLayer`](super::KeyedConcurrencyLimitLayer). A mutex has no use for it.
+    ///
+    /// It is this process's limit for the name from now on, also for those that are inside or wait: requests should agree
+    /// on it. If names of one key are the same, the least of their limits counts. A limit of 0 cannot be kept: the request
+    /// fails with [`InvalidConfig`](crate::ErrorKind::InvalidConfig).
+    #[must_use]
+    pub fn with_limit(mut self, limit: u32) -> Self {
+        for name in &mut self.names {
+            name.limit = Some(limit);
+        }
+        self
+    }
+
+    /// Each of these names followed by each of those.
+    pub(super) fn followed_by(self, then: Self) -> Self {
+        let pairs = (self.names.iter()).flat_map(|a| then.names.iter().map(move |b| (a, b)));
+        Self::all(pairs.map(|(a, b)| Self {
+            names: vec![Name {
+                parts: [&a.parts[..], &b.parts[..]].concat(),
+                limit: least(a.limit, b.limit),
+            }],
+        }))
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.names.is_empty()
+    }
+
+    fn insert(&mut self, name: Name) {
+        match (self.names).binary_search_by(|other| other.parts.cmp(&name.parts)) {
+            Ok(at) => {
+                if let Some(same) = self.names.get_mut(at) {
+                    same.limit = least(same.limit, name.limit);
+                }
+            }
+            Err(at) => self.names.insert(at, name),
+        }
+    }
+
+    /// What a layer of this name takes, last first, in an order that all processes agree on.
+    pub(super) fn wanted(&self, kind: Kind, layer: &str, limit: u32) -> Result<Vec<Wanted>, Error> {
+        if self.names.len() > MOST_NAMES {
+            return Err(Error::new(
+                ErrorKind::InvalidKey,
+                format!("a key of more than {MOST_NAMES} names cannot be taken"),
+            ));
+        }
+        let mut wanted = Vec::with_capacity(self.names.len());
+        for name in &self.names {
+            wanted.push(Wanted {
+                queue: name.queue(kind, layer)?,
+                limit: match kind {
+                    Kind::Limit => name.limit.unwrap_or(limit),
+                    Kind::Mutex => 1,
+                },
+            });
+        }
+        wanted.sort_by(|a, b| b.queue.cmp(&a.queue));
+        Ok(wanted)
+    }
+
+    /// Whether the only name is this one.
+    pub(super) fn is(&self, queue: &Queue, layer: &str) -> bool {
+        match &self.names[..] {
+            [name] => (name.queue(queue.kind(), layer)).is_ok_and(|own| own == *queue),
+            _ => false,
+        }
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(&self.names).finish()
+    }
+}
+
+fn least(a: Option<u32>, b: Option<u32>) -> Option<u32> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    }
+}
+
+// === impl Name ===
+
+impl Name {
+    fn queue(&self, kind: Kind, layer: &str) -> Result<Queue, Error> {
+        let parts: Vec<&[u8]> = [layer.as_bytes()]
+            .into_iter()
+            .chain(self.parts.iter().map(Vec::as_slice))
+            .collect();
+        Queue::new(kind, &parts)
+            .map_err(|error| Error::new(ErrorKind::InvalidKey, format!("not a key: {error}")))
+    }
+}
+
+impl fmt::Debug for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut list = f.debug_list();
+        for part in &self.parts {
+            list.entry(&String::from_utf8_lossy(part));
+        }
+        list.finish()
+    }
+}
+
+// === impl IntoKey ===
+
+impl<T: Into<Key>> IntoKey for T {
+    fn into_key(self) -> Option<Key> {
+        Some(self.into())
+    }
+}
+
+impl<T: Into<Key>> IntoKey for Option<T> {
+    fn into_key(self) -> Option<Key> {
+        self.map(Into::into)
+    }
+}
+
+impl From<Vec<u8>> for Key {
+    fn from(name: Vec<u8>) -> Self {
+        let (parts, limit) = (vec![name], None);
+        Self {
+            names: vec![Name { parts, limit }],
+        }
+    }
+}
+
+impl From<String> for Key {
+    fn from(name: String) -> Self {
+        name.into_bytes().into()
+    }
+}
+
+impl From<&[u8]> for Key {
+    fn from(name: &[u8]) -> Self {
+        name.to_vec().into()
+    }
+}
+
+impl From<&str> for Key {
+    fn from(name: &str) -> Self {
+        name.as_bytes().into()
+    }
+}
+
+impl From<&String> for Key {
+    fn from(name: &String) -> Self {
+        name.as_bytes().into()
+    }
+}
+
+impl From<Cow<'_, str>> for Key {
+    fn from(name: Cow<'_, str>) -> Self {
+        name.into_owned().into()
+    }
+}
+
+macro_rules! from_numbers {
+    ($($number:ty)*) => {$(
+        impl From<$number> for Key {
+            fn from(name: $number) -> Self {
+                name.to_string().into()
+            }
+        }
+    )*};
+}
+
+from_numbers!(u8 u16 u32 u64 u128 usize i8 i16 i32 i64 i128 isize);
+
+// === impl KeyExtractor ===
+
+impl<F, B, T> KeyExtractor<http::Request<B>> for F
+where
+    F: Fn(&http::Request<B>) -> T,
+    T: IntoKey,
+{
+    fn key(&self, request: &http::Request<B>) -> Option<Key> {
+        self(request).into_key()
+    }
+
+    fn extensions(request: &mut http::Request<B>) -> Option<&mut http::Extensions> {
+        Some(request.extensions_mut())
+    }
+}
+
+impl<F, Req, T> KeyExtractor<Req> for KeyFn<F>
+where
+    F: Fn(&Req) -> T,
+    T: IntoKey,
+{
+    fn key(&self, request: &Req) -> Option<Key> {
+        (self.find)(request).into_key()
+    }
+}
+
+impl<F> fmt::Debug for KeyFn<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeyFn").finish_non_exhaustive()
+    }
+}
+
+macro_rules! tuples {
+    ($($first:ident $($then:ident)+;)*) => {$(
+        impl<Req, $first, $($then),+> KeyExtractor<Req> for ($first, $($then),+)
+        where
+            $first: KeyExtractor<Req>,
+            $($then: KeyExtractor<Req>),+
+        {
+            #[allow(non_snake_case)]
+            fn key(&self, request: &Req) -> Option<Key> {
+                let ($first, $($then),+) = self;
+                let key = $first.key(request)?;
+                $(let key = key.followed_by($then.key(request)?);)+
+                Some(key)
+            }
+
+            fn extensions(request: &mut Req) -> Option<&mut http::Extensions> {
+                $first::extensions(request)
+            }
+        }
+    )*};
+}
+
+tuples! {
+    A B;
+    A B C;
+    A B C D;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(key: &Key, layer: &str) -> Vec<String> {
+        let wanted = key.wanted(Kind::Mutex, layer, 1).unwrap();
+        let names = wanted.iter().rev().map(|wanted| wanted.queue.name());
+        names.map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn names_are_in_order_and_once_each() {
+        let one = Key::all(["b", "a", "a", "c", "b"]);
+        assert_eq!(names(&one, "buy"), ["buy+a", "buy+b", "buy+c"]);
+        assert_eq!(one, Key::all(["c", "b", "a"]));
+    }
+
+    #[test]
+    fn a_key_and_a_layer_never_mix() {
+        let mut all = std::collections::HashSet::new();
+        let keys = [
+            Key::from("a"),
+            Key::from("a+b"),
+            Key::joined(["a", "b"]),
+            Key::joined(["a", ""]),
+            Key::joined(["", "a"]),
+            Key::from(""),
+            Key::from("ab"),
+            Key::from(b"\xff\xfe".as_slice()),
+            Key::from("A"),
+        ];
+        for layer in ["buy", "buy+a", "", "a"] {
+            for key in &keys {
+                assert!(all.extend_one(names(key, layer)), "{layer} {key:?}");
+            }
+        }
+    }
+
+    trait ExtendOne {
+        fn extend_one(&mut self, names: Vec<String>) -> bool;
+    }
+
+    impl ExtendOne for std::collections::HashSet<String> {
+        fn extend_one(&mut self, names: Vec<String>) -> bool {
+            names.into_iter().all(|name| self.insert(name))
+        }
+    }
+
+    #[test]
+    fn too_many_names_are_told_and_not_kept() {
+        assert_eq!(names(&Key::all(0..64), "n").len(), 64);
+        let many = Key::all(0..1_000_000_000u64);
+        assert_eq!(many.names.len(), 65);
+        let error = many.wanted(Kind::Mutex, "n", 1).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidKey);
+        let joined = Key::all(0..60).followed_by(Key::all(0..60));
+        assert_eq!(joined.names.len(), 65);
+    }
+
+    #[test]
+    fn limits_stay_with_their_names() {
+        let key = Key::all([
+            Key::from("a").with_limit(3),
+            Key::from("b"),
+            Key::from("a").with_limit(2),
+        ]);
+        let wanted = key.wanted(Kind::Limit, "n", 9).unwrap();
+        let limits: Vec<_> = wanted.iter().rev().map(|wanted| wanted.limit).collect();
+        assert_eq!(limits, [2, 9]);
+    }
+
+    #[test]
+    fn no_parts_are_no_name() {
+        let none: [&str; 0] = [];
+        assert!(Key::joined(none).is_empty());
+        assert!(Key::all(none).is_empty());
+        assert!(!Key::from("").is_empty());
+    }
+}
