@@ -55,6 +55,11 @@ async fn each_missing_right_is_named() {
             said.contains("127.0.0.1") && !said.contains("secret"),
             "{error}"
         );
+        // Nothing that is left stays for ever, unless that is the very right.
+        for key in server.command(&["KEYS", "*"]).list() {
+            let left = server.command(&["PTTL", &key]).int();
+            assert!(left >= 0 || right == "+pexpire", "{right}: {key}");
+        }
         server.command(&["FLUSHALL"]);
     }
     let error = Peer::new(&server.url_of("u", "wrong"))
