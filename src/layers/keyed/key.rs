@@ -196,12 +196,7 @@ impl Key {
     }
 
     /// What a layer of this name takes, last first, in an order that all processes agree on.
-    pub(super) fn wanted(
-        &self,
-        kind: Kind,
-        layer: &str,
-        limit: u32,
-    ) -> Result<Vec<Wanted>, Error> {
+    pub(super) fn wanted(&self, kind: Kind, layer: &str, limit: u32) -> Result<Vec<Wanted>, Error> {
         if self.names.len() > MOST_NAMES {
             return Err(Error::new(
                 ErrorKind::InvalidKey,
@@ -222,11 +217,17 @@ impl Key {
         Ok(wanted)
     }
 
-    /// Whether the only name is this one.
-    pub(super) fn is(&self, queue: &Queue, layer: &str) -> bool {
+    /// The queue of the only name.
+    pub(super) fn queue(&self, kind: Kind, layer: &str) -> Result<Queue, Error> {
         match &self.names[..] {
-            [name] => (name.queue(queue.kind(), layer)).is_ok_and(|own| own == *queue),
-            _ => false,
+            [name] => name.queue(kind, layer),
+            names => Err(Error::new(
+                ErrorKind::InvalidKey,
+                format!(
+                    "a key of one name is asked for here, not of {}",
+                    names.len()
+                ),
+            )),
         }
     }
 }
