@@ -249,8 +249,8 @@ impl Coordinator {
 
 impl<B: Backend> CoordinatorBuilder<B> {
     /// How long a permit outlives the last word of its process: so long it takes until the permits of a process that
-    /// died are free again. 10 s unless set; 1 s to 1 h. A third of it is the time a process may be paused or cut off
-    /// before its permits are in doubt.
+    /// died are free again. 10 s unless set; 1 s to 1 h. It is renewed every third of it, so a process may be paused or
+    /// cut off for two thirds of it before its permits are in doubt.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.settings.lease = lease;
         self

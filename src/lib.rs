@@ -38,6 +38,7 @@
 //! | to see who holds and who waits, and to throw somebody out | [`Coordinator::inspect`], [`Coordinator::evict`] |
 //! | to end a process cleanly | [`Coordinator::shutdown`] |
 //! | to know what went wrong | [`Error`], [`ErrorKind`] |
+//! | to choose, to order layers, to know what happens when something breaks, to run it | the [`guide`] |
 //!
 //! # How it works
 //!
@@ -63,6 +64,7 @@ mod clock;
 mod coordinator;
 mod error;
 mod gate;
+pub mod guide;
 pub mod layers;
 mod mutex;
 mod name;

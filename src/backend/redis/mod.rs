@@ -74,8 +74,9 @@ const OLDEST: (u32, u32) = (6, 2);
 ///
 /// First in, first out over all processes; fencing tokens that survive a restart and a flush of the server. Only the
 /// server's clock counts, and neither a stall nor a step of it takes a permit from a process that is alive. A failover or a
-/// flush can lose the last grants: then at most `limit` more are inside for about a lease. The server should not
-/// evict keys (`maxmemory-policy noeviction`), or permits are lost under memory pressure.
+/// flush can lose the last grants: then at most `limit` more come in, until those who held have heard of it, a third of a
+/// lease later at most, and end. The server should not evict keys (`maxmemory-policy noeviction`), or permits are lost
+/// under memory pressure. More in the [guide](crate::guide::failures).
 #[derive(Clone)]
 pub struct Redis {
     client: Client,

@@ -98,10 +98,13 @@
 //! # Order of layers
 //!
 //! * **Retry** outside: each attempt takes a permit of its own, and none is held during the pause between two.
-//! * **Timeout** outside bounds the wait and the request together; inside, the request only.
+//! * **Timeout** inside bounds the request. Outside it bounds a wait inside the future too, but not the one in
+//!   `poll_ready`, since its clock starts at `call`: `wait_timeout` bounds both.
 //! * **`tower::load_shed`** outside refuses whatever is not ready at the first look, and a permit from another machine
 //!   never is: it would shed everything. Use `reject_when_full` instead.
-//! * **Buffer** outside is fine.
+//! * **Buffer** outside is sound; it takes permits one by one.
+//!
+//! More in the [guide](crate::guide::order).
 //!
 //! # Differences from `tower::limit`
 //!

@@ -1,0 +1,302 @@
+//! Mutexes over the in-process backend: one holder at a time, tokens that rise, loss, re-entrancy, several at once.
+
+#[path = "../support/witness.rs"]
+mod witness;
+
+use std::time::Duration;
+use tokio::time::{Instant, advance, sleep, timeout};
+use tower_permit::{Coordinator, ErrorKind, Memory};
+use witness::Witness;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn alone() -> Coordinator {
+    Coordinator::new(Memory::new())
+}
+
+/// Gives every task that can go on the time to do so.
+async fn settle() {
+    for _ in 0..64 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_at_a_time_in_order_of_arrival_with_rising_tokens() {
+    let memory = Memory::new();
+    let processes = [Coordinator::new(memory.clone()), Coordinator::new(memory)];
+    let witness = Witness::default();
+    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+    for n in 0..40 {
+        let mutex = processes[n % 2].mutex("counter").unwrap();
+        let (witness, tell) = (witness.clone(), tell.clone());
+        tokio::spawn(async move {
+            let guard = mutex.lock().await.unwrap();
+            let inside = witness.enter();
+            sleep(Duration::from_millis(20)).await;
+            tell.send((n, guard.token())).unwrap();
+            drop(inside);
+            assert!(guard.unlock().await.unwrap());
+        });
+        settle().await;
+    }
+    drop(tell);
+    let mut came = Vec::new();
+    while let Some(one) = told.recv().await {
+        came.push(one);
+    }
+    assert_eq!(witness.peak(), 1);
+    assert!(came.iter().map(|(n, _)| *n).eq(0..40), "{came:?}");
+    assert!(came.is_sorted_by(|a, b| a.1 < b.1), "{came:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_mutex_and_a_semaphore_of_one_name_are_two() {
+    let permits = alone();
+    let _permit = permits.semaphore("x", 1).unwrap().acquire().await.unwrap();
+    let _guard = permits.mutex("x").unwrap().try_lock().await.unwrap();
+    let error = permits.mutex("x").unwrap().try_lock().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::LimitReached);
+}
+
+#[tokio::test(start_paused = true)]
+async fn held_for_ten_leases_it_is_still_held() {
+    let permits = alone();
+    let mutex = permits.mutex("x").unwrap();
+    let guard = mutex.lock().await.unwrap();
+    for _ in 0..100 {
+        sleep(SECOND).await;
+        assert!(guard.is_valid());
+        assert!(mutex.try_lock().await.is_err());
+    }
+    assert!(guard.unlock().await.unwrap());
+    assert_eq!(mutex.inspect().await.unwrap().in_use, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pause_longer_than_the_lease_loses_it_for_good_and_the_next_token_is_higher() {
+    let permits = alone();
+    let mutex = permits.mutex("x").unwrap();
+    let guard = mutex.lock().await.unwrap();
+    // Nothing runs for two leases: as if the process had been stopped.
+    advance(20 * SECOND).await;
+    assert!(!guard.is_valid());
+    let lost = timeout(Duration::ZERO, guard.lost()).await;
+    assert_eq!(lost.expect("at once").kind(), ErrorKind::Lost);
+    assert_eq!(guard.reenter().unwrap_err().kind(), ErrorKind::Lost);
+    let next = mutex.lock().await.unwrap();
+    assert!(next.token() > guard.token());
+    sleep(SECOND).await;
+    assert!(!guard.is_valid(), "what was lost does not come back");
+    assert!(!guard.unlock().await.unwrap());
+    assert!(next.is_valid(), "a late unlock frees nobody else");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_evicted_guard_is_lost() {
+    let permits = alone();
+    let mutex = permits.mutex("x").unwrap();
+    let guard = mutex.lock().await.unwrap();
+    assert!(mutex.evict(&guard.ticket()).await.unwrap());
+    let lost = timeout(4 * SECOND, guard.lost()).await;
+    assert_eq!(lost.expect("at the next renewal").kind(), ErrorKind::Lost);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_last_guard_out_unlocks() {
+    let permits = alone();
+    let mutex = permits.mutex("x").unwrap();
+    let outer = mutex.lock().await.unwrap();
+    let inner = outer.reenter().unwrap();
+    let innermost = inner.reenter().unwrap();
+    assert_eq!(outer.token(), innermost.token());
+    drop(outer);
+    assert!(inner.unlock().await.unwrap(), "held, and still locked");
+    settle().await;
+    assert!(mutex.try_lock().await.is_err());
+    drop(innermost);
+    settle().await;
+    assert!(mutex.try_lock().await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_tasks_of_one_process_are_two_holders() {
+    let permits = alone();
+    let _guard = permits.mutex("x").unwrap().lock().await.unwrap();
+    let other = tokio::spawn({
+        let permits = permits.clone();
+        async move { permits.mutex("x").unwrap().try_lock().await.map(drop) }
+    });
+    let error = other.await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::LimitReached);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_nested_lock_by_mistake_ends_with_its_timeout_and_names_the_cause() {
+    let permits = alone();
+    let mutex = permits.mutex("x").unwrap();
+    let _guard = mutex.lock().await.unwrap();
+    let before = Instant::now();
+    let error = mutex.lock_timeout(3 * SECOND).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::WaitTimeout);
+    assert!(before.elapsed() < 4 * SECOND);
+    assert!(error.to_string().contains("reenter"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn locks_at_random_moments_leave_nothing_behind() {
+    let permits = alone();
+    let witness = Witness::default();
+    let tasks: Vec<_> = (0..2_000u64)
+        .map(|n| {
+            let (mutex, witness) = (
+                permits.mutex(format!("{}", n % 7)).unwrap(),
+                witness.clone(),
+            );
+            tokio::spawn(async move {
+                tokio::select! {
+                    guard = mutex.lock() => {
+                        let _guard = guard.unwrap();
+                        let _inside = witness.enter();
+                        sleep(Duration::from_millis(n % 3)).await;
+                    }
+                    () = sleep(Duration::from_millis(n * 7919 % 101)) => {}
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        // Many are refused: too many wait already.
+        let _ = task.await;
+    }
+    settle().await;
+    assert!(witness.peak() <= 7);
+    for n in 0..7 {
+        let seen = permits
+            .mutex(format!("{n}"))
+            .unwrap()
+            .inspect()
+            .await
+            .unwrap();
+        assert_eq!((seen.in_use, seen.waiting), (0, 0));
+    }
+}
+
+// --- several at once ---
+
+#[tokio::test(start_paused = true)]
+async fn several_at_once_never_wait_for_each_other_for_ever() {
+    let permits = alone();
+    let (a, b) = (Witness::default(), Witness::default());
+    let orders: [&[&str]; 4] = [&["a", "b"], &["b", "a"], &["a", "a", "b"], &["b"]];
+    let tasks: Vec<_> = (0..200)
+        .map(|n| {
+            let (permits, a, b) = (permits.clone(), a.clone(), b.clone());
+            let names = orders[n % 4];
+            tokio::spawn(async move {
+                let guards = permits.lock_all(names).await.unwrap();
+                assert!(guards.is_valid());
+                let _a = names.contains(&"a").then(|| a.enter());
+                let _b = names.contains(&"b").then(|| b.enter());
+                sleep(Duration::from_millis(3)).await;
+            })
+        })
+        .collect();
+    for task in tasks {
+        timeout(60 * SECOND, task)
+            .await
+            .expect("no deadlock")
+            .unwrap();
+    }
+    assert_eq!((a.peak(), b.peak()), (1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_or_none() {
+    let permits = alone();
+    let b = permits.mutex("b").unwrap();
+    let held = b.lock().await.unwrap();
+    let error = permits
+        .lock_all_timeout(["c", "a", "b"], SECOND)
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::WaitTimeout);
+    settle().await;
+    for name in ["a", "c"] {
+        let free = permits.mutex(name).unwrap().try_lock().await;
+        assert!(free.is_ok(), "{name} was given back");
+    }
+    drop(held);
+    settle().await;
+    let all = permits.lock_all(["c", "a", "b"]).await.unwrap();
+    let names: Vec<_> = all.guards().iter().map(|guard| guard.name()).collect();
+    assert_eq!(names, ["a", "b", "c"]);
+    assert!(all.unlock().await.unwrap());
+    assert!(b.try_lock().await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_set_is_lost_when_one_of_it_is() {
+    let permits = alone();
+    let all = permits.lock_all(["a", "b"]).await.unwrap();
+    let b = permits.mutex("b").unwrap();
+    assert!(b.evict(&all.guards()[1].ticket()).await.unwrap());
+    let lost = timeout(4 * SECOND, all.lost()).await;
+    assert_eq!(lost.expect("at the next renewal").kind(), ErrorKind::Lost);
+    assert!(!all.is_valid());
+    assert!(!all.unlock().await.unwrap());
+    settle().await;
+    assert!(permits.mutex("a").unwrap().try_lock().await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn bad_sets_are_refused() {
+    let permits = alone();
+    let none: [&str; 0] = [];
+    for result in [
+        permits.lock_all(none).await,
+        permits.lock_all((0..65).map(|n| n.to_string())).await,
+        permits.lock_all([vec![b'x'; 1 << 20]]).await,
+    ] {
+        assert_eq!(result.unwrap_err().kind(), ErrorKind::InvalidConfig);
+    }
+    assert!(
+        permits
+            .lock_all((0..64).map(|n| n.to_string()))
+            .await
+            .is_ok()
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_name_excludes_itself_only() {
+    let permits = alone();
+    let long = "x".repeat(10_000);
+    let names: &[&[u8]] = &[
+        b"",
+        b"*",
+        b"{",
+        b"}",
+        b"{}",
+        b"{a}",
+        b"a",
+        b"A",
+        b"aa",
+        b"\n",
+        b"\0",
+        b"\xff\xfe",
+        b"a:queue",
+        b"a:meta",
+        b"limit:{a}",
+        b"a+b",
+        b"a/b",
+        b"%61",
+        long.as_bytes(),
+    ];
+    let mut guards = Vec::new();
+    for name in names {
+        let mutex = permits.mutex(name).unwrap();
+        guards.push(mutex.try_lock().await.expect("nobody else's name"));
+        assert!(mutex.try_lock().await.is_err());
+    }
+}
