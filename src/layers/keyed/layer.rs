@@ -75,7 +75,7 @@ pub struct KeyedLayer<M, K, H = AtResponse, R = AsError> {
     line: Arc<Line>,
     key: Arc<K>,
     choices: Choices,
-    mode: PhantomData<fn() -> (M, H, R)>,
+    mode: PhantomData<fn(M, H, R)>,
 }
 
 /// Marks a keyed mutex: one request at a time for each key.
