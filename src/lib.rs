@@ -2,7 +2,8 @@
 //!
 //! A [`DistributedConcurrencyLimitLayer`] wraps any [`tower::Service`](tower_service::Service): a request goes on only
 //! with a permit, and at most `limit` permits of a name are out at a time, over every process that uses the same
-//! backend. The permit is given back when the response has ended, streamed ones included.
+//! backend. The permit is given back when the response has ended, streamed ones included. A [`KeyedMutexLayer`] lets in one
+//! request at a time for each key: for each product, say, of a shop.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
@@ -30,6 +31,8 @@
 //! | you want | look at |
 //! | --- | --- |
 //! | a limit round a service, in a server or a client | [`DistributedConcurrencyLimitLayer`], the guide in [`layers::limit`] |
+//! | one request at a time for each key, or so many for each tenant | [`KeyedMutexLayer`], [`KeyedConcurrencyLimitLayer`], the guide in [`layers::keyed`] |
+//! | a lock without tower | [`Coordinator::mutex`], [`Coordinator::lock_all`], [`MutexGuard`] |
 //! | a permit without tower | [`Coordinator::semaphore`], [`Semaphore`], [`Permit`] |
 //! | to choose where permits live | [`Memory`], [`Redis`], [`Coordinator::promises`] |
 //! | to see who holds and who waits, and to throw somebody out | [`Coordinator::inspect`], [`Coordinator::evict`] |

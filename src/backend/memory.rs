@@ -79,7 +79,7 @@ impl Memory {
 
     /// For tests: how many names are stored.
     #[cfg(test)]
-    pub(super) fn names(&self) -> usize {
+    pub(crate) fn names(&self) -> usize {
         self.shared.store().rooms.len()
     }
 }

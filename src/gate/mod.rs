@@ -165,6 +165,12 @@ impl Gates {
         gate
     }
 
+    /// For tests: how many names this process knows.
+    #[cfg(test)]
+    pub(crate) fn names(&self) -> usize {
+        lock(&self.by_queue).len()
+    }
+
     fn all(&self) -> Vec<Arc<Gate>> {
         let by_queue = lock(&self.by_queue);
         by_queue.values().filter_map(Weak::upgrade).collect()

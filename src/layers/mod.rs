@@ -1,10 +1,15 @@
 //! Middleware: a service that takes a permit for each request.
 //!
-//! [`limit`] holds [`DistributedConcurrencyLimit`](limit::DistributedConcurrencyLimit), and its module is the guide.
-//! The other types here are the two choices that a layer offers, independent of each other:
+//! | module | its services | each request holds |
+//! | --- | --- | --- |
+//! | [`limit`] | [`DistributedConcurrencyLimit`](limit::DistributedConcurrencyLimit) | one of so many permits |
+//! | [`keyed`] | [`KeyedMutex`](keyed::KeyedMutex) | the one permit of its key |
+//! | | [`KeyedConcurrencyLimit`](keyed::KeyedConcurrencyLimit) | one of so many permits of its key |
 //!
-//! * **how long the permit is held**: [`UntilBodyEnd`], the default, or [`AtResponse`]. [`HoldPermit`] is what the
-//!   default asks of a response, and [`PermitBody`] is the body that carries the permit;
+//! Both modules are guides. The other types here are the two choices that a layer offers, independent of each other:
+//!
+//! * **how long the permit is held**: [`UntilBodyEnd`], the default of the limit, or [`AtResponse`], that of the keyed
+//!   layers. [`HoldPermit`] is what the former asks of a response, and [`PermitBody`] is the body that carries the permit;
 //! * **how a refusal looks**: [`AsError`], the default, or [`AsResponse`], whose body is a [`RejectionBody`].
 
 mod held;

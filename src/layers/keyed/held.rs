@@ -56,7 +56,11 @@ impl HeldKeys {
     /// ```
     pub fn get(&self, layer: &str, key: impl Into<Key>) -> Option<&HeldKey> {
         let key = key.into();
-        (self.of(layer)).find(|held| key.is(&held.queue, layer))
+        let is = |held: &&HeldKey| {
+            let queue = key.queue(held.queue.kind(), layer);
+            queue.is_ok_and(|queue| queue == held.queue)
+        };
+        self.of(layer).find(is)
     }
 
     /// The fencing token of the keyed mutex of this name. The first one, if the request holds several keys of it.

@@ -217,11 +217,17 @@ impl Key {
         Ok(wanted)
     }
 
-    /// Whether the only name is this one.
-    pub(super) fn is(&self, queue: &Queue, layer: &str) -> bool {
+    /// The queue of the only name.
+    pub(super) fn queue(&self, kind: Kind, layer: &str) -> Result<Queue, Error> {
         match &self.names[..] {
-            [name] => (name.queue(queue.kind(), layer)).is_ok_and(|own| own == *queue),
-            _ => false,
+            [name] => name.queue(kind, layer),
+            names => Err(Error::new(
+                ErrorKind::InvalidKey,
+                format!(
+                    "a key of one name is asked for here, not of {}",
+                    names.len()
+                ),
+            )),
         }
     }
 }
@@ -420,18 +426,10 @@ mod tests {
         ];
         for layer in ["buy", "buy+a", "", "a"] {
             for key in &keys {
-                assert!(all.extend_one(names(key, layer)), "{layer} {key:?}");
+                for name in names(key, layer) {
+                    assert!(all.insert(name), "{layer} {key:?}");
+                }
             }
-        }
-    }
-
-    trait ExtendOne {
-        fn extend_one(&mut self, names: Vec<String>) -> bool;
-    }
-
-    impl ExtendOne for std::collections::HashSet<String> {
-        fn extend_one(&mut self, names: Vec<String>) -> bool {
-            names.into_iter().all(|name| self.insert(name))
         }
     }
 

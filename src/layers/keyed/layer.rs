@@ -1,10 +1,11 @@
+use super::key::Key;
 use super::line::Line;
 use super::service::{Choices, Keyed};
 use crate::layers::rejection::{AsError, AsResponse};
 use crate::layers::response::{AtResponse, UntilBodyEnd};
 use crate::layers::settings::{OnLost, OnUnavailable, Settings};
 use crate::name::Kind;
-use crate::{Coordinator, Error};
+use crate::{Coordinator, Error, Inspection};
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -74,7 +75,7 @@ pub struct KeyedLayer<M, K, H = AtResponse, R = AsError> {
     line: Arc<Line>,
     key: Arc<K>,
     choices: Choices,
-    mode: PhantomData<fn() -> (M, H, R)>,
+    mode: PhantomData<fn(M, H, R)>,
 }
 
 /// Marks a keyed mutex: one request at a time for each key.
@@ -229,6 +230,26 @@ impl<M, K, H, R> KeyedLayer<M, K, H, R> {
     #[must_use]
     pub fn reject_with_response(self) -> KeyedLayer<M, K, H, AsResponse> {
         self.with_mode()
+    }
+
+    /// Who holds this key of the layer and who waits for it, over all processes.
+    ///
+    /// # Errors
+    ///
+    /// When the backend does not answer or refuses; [`InvalidKey`](crate::ErrorKind::InvalidKey) for a key that is too long
+    /// or not one name.
+    pub async fn inspect(&self, key: impl Into<Key>) -> Result<Inspection, Error> {
+        self.line.inspect(&key.into()).await
+    }
+
+    /// Takes a ticket that [`inspect`](Self::inspect) has shown out, as
+    /// [`Coordinator::evict`](crate::Coordinator::evict) does. `false` if it was not there.
+    ///
+    /// # Errors
+    ///
+    /// As [`inspect`](Self::inspect).
+    pub async fn evict(&self, key: impl Into<Key>, ticket: &str) -> Result<bool, Error> {
+        self.line.evict(&key.into(), ticket).await
     }
 
     fn with_mode<H2, R2>(self) -> KeyedLayer<M, K, H2, R2> {

@@ -2,6 +2,7 @@
 
 use super::held::HeldKeys;
 use super::key::{Key, Wanted};
+use crate::backend::Inspection;
 use crate::clock;
 use crate::layers::held::Holding;
 use crate::layers::settings::Settings;
@@ -72,6 +73,16 @@ impl Line {
         &self.name
     }
 
+    pub(super) async fn inspect(&self, key: &Key) -> Result<Inspection, Error> {
+        let queue = key.queue(self.kind, &self.name)?;
+        self.gates.session().inspect(queue).await
+    }
+
+    pub(super) async fn evict(&self, key: &Key, ticket: &str) -> Result<bool, Error> {
+        let queue = key.queue(self.kind, &self.name)?;
+        self.gates.session().evict(queue, ticket.to_owned()).await
+    }
+
     /// The way to this key.
     pub(super) fn enter(
         self: &Arc<Self>,
@@ -106,6 +117,30 @@ impl Line {
             ));
         }
         Ok(place)
+    }
+
+    /// What this very request holds already, by a layer further out.
+    fn reenter(
+        &self,
+        wanted: &Wanted,
+        extensions: Option<&mut http::Extensions>,
+    ) -> Option<Permit> {
+        let held = extensions?.get::<HeldKeys>()?;
+        // A layer over another backend may have the same name.
+        (held.guards(&wanted.queue)).find(|permit| permit.is_of(&self.gates))
+    }
+
+    /// Tells the request what it holds.
+    fn note(&self, permit: &Permit, extensions: Option<&mut http::Extensions>) {
+        let Some(extensions) = extensions else {
+            return;
+        };
+        let token = match self.kind {
+            Kind::Mutex => permit.token(),
+            Kind::Limit => None,
+        };
+        let held = extensions.get_or_insert_default::<HeldKeys>();
+        held.push(&self.name, permit, token);
     }
 }
 
@@ -188,32 +223,6 @@ impl Entry {
             _place: place,
         });
         Ok(since)
-    }
-}
-
-impl Line {
-    /// What this very request holds already, by a layer further out.
-    fn reenter(
-        &self,
-        wanted: &Wanted,
-        extensions: Option<&mut http::Extensions>,
-    ) -> Option<Permit> {
-        let held = extensions?.get::<HeldKeys>()?;
-        // A layer over another backend may have the same name.
-        (held.guards(&wanted.queue)).find(|permit| permit.is_of(&self.gates))
-    }
-
-    /// Tells the request what it holds.
-    fn note(&self, permit: &Permit, extensions: Option<&mut http::Extensions>) {
-        let Some(extensions) = extensions else {
-            return;
-        };
-        let token = match self.kind {
-            Kind::Mutex => permit.token(),
-            Kind::Limit => None,
-        };
-        let held = extensions.get_or_insert_default::<HeldKeys>();
-        held.push(&self.name, permit, token);
     }
 }
 

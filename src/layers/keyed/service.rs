@@ -28,7 +28,7 @@ pub struct Keyed<M, S, K, H = AtResponse, R = AsError> {
     line: Arc<Line>,
     key: Arc<K>,
     choices: Choices,
-    mode: PhantomData<fn() -> (M, H, R)>,
+    mode: PhantomData<fn(M, H, R)>,
 }
 
 /// The choices of one layer, copied into its services.

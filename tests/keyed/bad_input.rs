@@ -1,0 +1,179 @@
+//! Keys that are none.
+
+use crate::shop::*;
+use crate::support::*;
+use http::{Request, Response};
+use tower::{Layer, Service, ServiceExt};
+use tower_permit::layers::keyed::{KeyExtractor, OnMissingKey, path_segment, query};
+use tower_permit::{Error, ErrorKind, Key, KeyedConcurrencyLimitLayer, KeyedMutexLayer};
+
+/// The error, and the status as HTTP and as gRPC, of a request with this extractor.
+async fn refused<K>(extractor: K) -> (Error, u16, String)
+where
+    K: KeyExtractor<Request<()>> + Clone,
+{
+    let (permits, shop) = (permits(), Shop::default());
+    let layer = KeyedConcurrencyLimitLayer::new(&permits, "buy", 1, extractor).unwrap();
+    let layer = layer.on_missing_key(OnMissingKey::Reject);
+    let inner = shop.service(millis(1));
+    let mut service = layer.clone().layer(inner.clone());
+    ready(&mut service).await.expect("ready, always");
+    let error = service.call(buy("7")).await.unwrap_err();
+    let error = error.downcast_ref::<Error>().expect("ours").clone();
+
+    let service = layer.reject_with_response().layer(inner.clone());
+    let response = service.clone().oneshot(buy("7")).await.unwrap();
+    let noted = response
+        .extensions()
+        .get::<Error>()
+        .expect("for middleware");
+    assert_eq!(noted.kind(), error.kind());
+    let mut grpc = buy("7");
+    grpc.headers_mut()
+        .insert("content-type", "application/grpc".parse().unwrap());
+    let answer = service.oneshot(grpc).await.unwrap();
+    let code = answer.headers()["grpc-status"].to_str().unwrap().to_owned();
+
+    assert_eq!(inner.control.calls(), 0);
+    (error, response.status().as_u16(), code)
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_extractor_that_panics() {
+    let (error, status, code) =
+        refused(|_: &Request<()>| -> String { panic!("no such header") }).await;
+    assert_eq!(error.kind(), ErrorKind::ExtractorPanicked);
+    assert_eq!(
+        error.to_string(),
+        "the key extractor of the layer \"buy\" panicked"
+    );
+    assert_eq!((status, &*code), (500, "13"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_is_one_requests_own() {
+    let (permits, shop) = (permits(), Shop::default());
+    let careless = |request: &Request<()>| {
+        let id = request.uri().path().split('/').nth(2).unwrap();
+        id.parse::<u32>().unwrap()
+    };
+    let layer = KeyedMutexLayer::new(&permits, "buy", careless).unwrap();
+    let mut service = layer.layer(shop.service(millis(1)));
+    let error = service.call(buy("seven")).await.unwrap_err();
+    assert_eq!(kind(&error), ErrorKind::ExtractorPanicked);
+    service.call(buy("7")).await.unwrap();
+    assert!(all_free(&permits, &["7", "seven"]).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_of_a_megabyte() {
+    let (error, status, code) = refused(|_: &Request<()>| vec![b'a'; 1 << 20]).await;
+    assert_eq!(error.kind(), ErrorKind::InvalidKey);
+    assert_eq!(
+        error.to_string(),
+        "not a key: a name of 1048579 bytes is too long: 65536 is the most"
+    );
+    assert_eq!((status, &*code), (400, "3"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_long_key_is_fine() {
+    let (permits, shop) = (permits(), Shop::default());
+    let long = |request: &Request<()>| {
+        let mut key = vec![b'a'; 60_000];
+        key.extend(request.uri().path().bytes());
+        key
+    };
+    let layer = KeyedMutexLayer::new(&permits, "buy", long).unwrap();
+    let service = layer.reject_when_full().layer(shop.service(secs(1)));
+    let first = tokio::spawn(service.clone().oneshot(buy("7")));
+    settle().await;
+    assert!(service.clone().oneshot(buy("7")).await.is_err());
+    service.oneshot(buy("8")).await.unwrap();
+    first.await.unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn too_many_names() {
+    let (error, status, code) = refused(|_: &Request<()>| Key::all(0..65)).await;
+    assert_eq!(error.kind(), ErrorKind::InvalidKey);
+    assert_eq!(
+        error.to_string(),
+        "a key of more than 64 names cannot be taken"
+    );
+    assert_eq!((status, &*code), (400, "3"));
+
+    // The same one many times is one,
+    let (permits, shop) = (permits(), Shop::default());
+    let same = |_: &Request<()>| Key::all((0..1000).map(|n| n % 64));
+    let layer = KeyedMutexLayer::new(&permits, "buy", same).unwrap();
+    let service = layer.layer(shop.service(millis(1)));
+    // and so many are fine.
+    service.clone().oneshot(buy("7")).await.unwrap();
+    service.oneshot(buy("7")).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_limit_of_zero() {
+    let (error, status, code) = refused(|_: &Request<()>| Key::from("7").with_limit(0)).await;
+    assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+    assert_eq!((status, &*code), (500, "13"));
+    let layer = KeyedConcurrencyLimitLayer::new(&permits(), "buy", 0, path_segment(1));
+    assert_eq!(layer.unwrap_err().kind(), ErrorKind::InvalidConfig);
+    // A mutex has no use for a limit.
+    let shop = Shop::default();
+    let odd = |_: &Request<()>| Key::from("7").with_limit(0);
+    let layer = KeyedMutexLayer::new(&permits(), "buy", odd).unwrap();
+    layer
+        .layer(shop.service(millis(1)))
+        .oneshot(buy("7"))
+        .await
+        .unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_key() {
+    let none: [&str; 0] = [];
+    for (error, status, code) in [
+        refused(query("id")).await,
+        refused((path_segment(1), query("id"))).await,
+        refused(|_: &Request<()>| None::<String>).await,
+        refused(move |_: &Request<()>| Key::all(none)).await,
+        refused(move |_: &Request<()>| Key::joined(none)).await,
+    ] {
+        assert_eq!(error.kind(), ErrorKind::MissingKey);
+        assert_eq!(
+            error.to_string(),
+            "the request has no key for the layer \"buy\""
+        );
+        assert_eq!((status, &*code), (400, "3"));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_key_passes_by_default() {
+    let (permits, shop) = (permits(), Shop::default());
+    let layer = KeyedMutexLayer::new(&permits, "buy", query("id")).unwrap();
+    let service = layer.layer(shop.service(secs(1)));
+    let both = [(); 2].map(|()| tokio::spawn(service.clone().oneshot(buy("7"))));
+    settle().await;
+    assert_eq!(shop.product("7").inside(), 2);
+    for one in both {
+        one.await.unwrap().unwrap();
+    }
+}
+
+#[test]
+fn a_name_that_is_too_long() {
+    let layer = KeyedMutexLayer::new(&permits(), "a".repeat(70_000), path_segment(1));
+    assert_eq!(layer.unwrap_err().kind(), ErrorKind::InvalidConfig);
+}
+
+#[test]
+fn no_runtime() {
+    let mut service = mutex(&permits()).layer(Strict::new(|_: Request<()>| async {
+        Ok::<_, Boom>(Response::new(()))
+    }));
+    let error = futures_util::FutureExt::now_or_never(service.call(buy("7")));
+    assert_eq!(kind(&error.unwrap().unwrap_err()), ErrorKind::NoRuntime);
+}

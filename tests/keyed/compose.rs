@@ -1,0 +1,166 @@
+//! With other layers, in the order that the guide recommends.
+
+use crate::shop::*;
+use crate::support::*;
+use http::{Request, Response};
+use std::future::{Ready, ready as now};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use tower::retry::{Policy, RetryLayer};
+use tower::{BoxError, ServiceBuilder, ServiceExt};
+use tower_permit::{DistributedConcurrencyLimitLayer as LimitLayer, ErrorKind, HeldKeys};
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_for_a_key_holds_no_permit_of_an_inner_limit() {
+    let (permits, shop) = (permits(), Shop::default());
+    let semaphore = permits.semaphore("database", 3).unwrap();
+    let service = ServiceBuilder::new()
+        .layer(mutex(&permits))
+        .layer(LimitLayer::new(semaphore.clone()).release_at_response())
+        .service(shop.service(secs(1)));
+    // A crowd for one product,
+    let crowd: Vec<_> = (0..20)
+        .map(|_| tokio::spawn(service.clone().oneshot(buy("hot"))))
+        .collect();
+    settle().await;
+    assert_eq!(
+        (semaphore.stats().in_use, semaphore.stats().waiting),
+        (1, 0)
+    );
+    // which leaves the others all the room that is left.
+    let others = ["1", "2"].map(|product| tokio::spawn(service.clone().oneshot(buy(product))));
+    settle().await;
+    assert_eq!(
+        (semaphore.stats().in_use, semaphore.stats().waiting),
+        (3, 0)
+    );
+    for other in others {
+        other.await.unwrap().unwrap();
+    }
+    for one in crowd {
+        one.await.unwrap().unwrap();
+    }
+    assert_eq!(shop.product("hot").peak(), 1);
+}
+
+/// Three attempts.
+#[derive(Clone)]
+struct Attempts(usize);
+
+impl Policy<Request<()>, Response<()>, Boom> for Attempts {
+    type Future = Ready<()>;
+
+    fn retry(
+        &mut self,
+        _: &mut Request<()>,
+        result: &mut Result<Response<()>, Boom>,
+    ) -> Option<Self::Future> {
+        self.0 = self.0.checked_sub(1)?;
+        result.is_err().then(|| now(()))
+    }
+
+    fn clone_request(&mut self, request: &Request<()>) -> Option<Request<()>> {
+        let mut clone = Request::new(());
+        *clone.uri_mut() = request.uri().clone();
+        *clone.extensions_mut() = request.extensions().clone();
+        Some(clone)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_recommended_order() {
+    let permits = permits();
+    let semaphore = permits.semaphore("database", 5).unwrap();
+    let traced = Arc::new(AtomicUsize::new(0));
+    let witness = Witness::default();
+    let (attempts, seen) = (Arc::new(AtomicUsize::new(0)), witness.clone());
+    let counted = attempts.clone();
+    let service = ServiceBuilder::new()
+        // trace: sees all, refusals too
+        .map_result({
+            let traced = traced.clone();
+            move |result: Result<Response<()>, BoxError>| {
+                traced.fetch_add(1, Ordering::SeqCst);
+                result
+            }
+        })
+        .layer(mutex(&permits).wait_timeout(secs(30)))
+        .layer(LimitLayer::new(semaphore.clone()).release_at_response())
+        .timeout(secs(5))
+        .layer(RetryLayer::new(Attempts(2)))
+        .service(Strict::new(move |request: Request<()>| {
+            let (inside, attempt) = (seen.enter(), counted.fetch_add(1, Ordering::SeqCst));
+            assert!(request.extensions().get::<HeldKeys>().is_some());
+            async move {
+                // Of each three attempts the third is good, unless the request hangs.
+                let hangs =
+                    request.uri().path().contains("hang") || request.uri().query().is_some();
+                tokio::time::sleep(if hangs { secs(60) } else { secs(1) }).await;
+                drop(inside);
+                match attempt % 3 {
+                    2 => Ok(Response::new(())),
+                    _ => Err(Boom("again")),
+                }
+            }
+        }));
+
+    // Waits as long as it likes for its key: the timeout is for the work alone. 8 × 3 s.
+    let tasks: Vec<_> = (0..8)
+        .map(|_| tokio::spawn(service.clone().oneshot(buy("7"))))
+        .collect();
+    for task in tasks {
+        task.await.unwrap().unwrap();
+    }
+    // The key was held over all attempts, and so was the permit.
+    assert_eq!((attempts.load(Ordering::SeqCst), witness.peak()), (24, 1));
+
+    // A request that hangs gives all of it back after its timeout.
+    let hangs = tokio::spawn(service.clone().oneshot(request("/products/7/buy?hang")));
+    settle().await;
+    attempts.store(0, Ordering::SeqCst);
+    let next = tokio::spawn(service.clone().oneshot(buy("7")));
+    let error = hangs.await.unwrap().unwrap_err();
+    assert!(error.is::<tower::timeout::error::Elapsed>(), "{error:?}");
+    next.await.unwrap().unwrap();
+    assert_eq!(witness.inside(), 0);
+    settle().await;
+    assert_eq!(semaphore.stats().in_use, 0);
+    assert!(all_free(&permits, &["7"]).await);
+    assert_eq!(traced.load(Ordering::SeqCst), 10);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_buffer_survives_a_refusal() {
+    let (permits, shop) = (permits(), Shop::default());
+    let mut service = ServiceBuilder::new()
+        .buffer(8)
+        .layer(mutex(&permits).reject_when_full())
+        .service(shop.service(secs(1)));
+    use tower::Service;
+    for _ in 0..2 {
+        let first = tokio::spawn(service.ready().await.unwrap().call(buy("7")));
+        settle().await;
+        let error = service
+            .ready()
+            .await
+            .unwrap()
+            .call(buy("7"))
+            .await
+            .unwrap_err();
+        assert_eq!(kind(&error), ErrorKind::LimitReached);
+        first.await.unwrap().unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_load_shed_outside_sheds_nothing() {
+    let (permits, shop) = (permits(), Shop::default());
+    let service = ServiceBuilder::new()
+        .load_shed()
+        .layer(mutex(&permits))
+        .service(shop.service(millis(10)));
+    let tasks = [(); 10].map(|()| tokio::spawn(service.clone().oneshot(buy("7"))));
+    for task in tasks {
+        task.await.unwrap().unwrap();
+    }
+}

@@ -1,0 +1,171 @@
+//! What tower and axum ask of a service.
+
+use crate::shop::*;
+use crate::support::*;
+use http::{Request, Response};
+use http_body_util::Full;
+use std::future::Future;
+use tower::{Layer, Service, ServiceExt};
+use tower_permit::layers::UntilBodyEnd;
+use tower_permit::layers::keyed::{
+    Header, KeyFn, Path, PathSegment, Query, ResponseFuture, path_segment,
+};
+use tower_permit::{
+    HeldKeys, Key, KeyedConcurrencyLimit, KeyedConcurrencyLimitLayer, KeyedMutex, KeyedMutexLayer,
+};
+
+fn shareable<T: Clone + Send + Sync + 'static>() {}
+fn is_shareable<T: Clone + Send + Sync + 'static>(_: &T) {}
+fn is_future<F: Future + Send + 'static>(_: F) {}
+
+/// Not `Clone`, and none of the extractors has to be.
+struct OwnExtractor;
+
+impl tower_permit::layers::keyed::KeyExtractor<Request<()>> for OwnExtractor {
+    fn key(&self, _: &Request<()>) -> Option<Key> {
+        Some("key".into())
+    }
+}
+
+#[test]
+fn auto_traits() {
+    shareable::<KeyedMutexLayer<OwnExtractor>>();
+    shareable::<KeyedConcurrencyLimitLayer<OwnExtractor>>();
+    shareable::<KeyedMutex<(), OwnExtractor>>();
+    shareable::<KeyedConcurrencyLimit<(), OwnExtractor, UntilBodyEnd>>();
+    shareable::<(Path, PathSegment, Header, Query, KeyFn<()>)>();
+    shareable::<(HeldKeys, Key)>();
+
+    let layer = KeyedMutexLayer::new(&permits(), "buy", OwnExtractor).unwrap();
+    let mut service = layer.layer(Shop::default().service(secs(1)));
+    is_shareable(&service);
+    is_future(service.call(buy("7")));
+    drop::<ResponseFuture<_, _, _, _>>(service.call(buy("7")));
+
+    let layer = mutex(&permits())
+        .hold_until_body_end()
+        .reject_with_response();
+    let mut service = layer.layer(bodies(|| Full::new(bytes::Bytes::new())));
+    is_shareable(&service);
+    is_future(service.call(buy("7")));
+}
+
+/// What a user may want to write down: the types have names.
+struct Named {
+    _service: KeyedMutex<(), PathSegment>,
+    _closure: KeyedConcurrencyLimit<(), fn(&Request<()>) -> String>,
+}
+
+#[test]
+fn types_have_names() {
+    let key: fn(&Request<()>) -> String = |request| request.uri().to_string();
+    let limit = KeyedConcurrencyLimitLayer::new(&permits(), "tenant", 3, key).unwrap();
+    let _named = Named {
+        _service: mutex(&permits()).layer(()),
+        _closure: limit.layer(()),
+    };
+}
+
+#[test]
+fn debug_says_what_it_is_and_asks_for_nothing() {
+    let layer = mutex(&permits()).max_waiting(7);
+    let text = format!("{layer:?}");
+    assert!(
+        text.contains("mutex:\"buy\"") && text.contains("max_waiting: 7"),
+        "{text}"
+    );
+    let mut service = layer.layer(Shop::default().service(secs(1)));
+    let future = format!("{:?}", service.call(buy("7")));
+    assert_eq!(future, "ResponseFuture { state: \"waiting\", .. }");
+    assert_eq!(format!("{:?}", Key::joined(["a", "ü"])), "{[\"a\", \"ü\"]}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_inner_service_is_made_ready_for_each_call_and_only_with_the_key() {
+    let (permits, shop) = (permits(), Shop::default());
+    let inner = shop.service(millis(10));
+    let control = inner.control.clone();
+    let mut service = mutex(&permits).layer(inner);
+    control.busy(true);
+    // Ready, always: which key is wanted is not known.
+    assert!(poll_ready(&mut service).is_ready());
+    let first = tokio::spawn(service.call(buy("7")));
+    settle().await;
+    assert_eq!(control.calls(), 0);
+    // It has its key already.
+    let refused = mutex(&permits)
+        .reject_when_full()
+        .layer(shop.service(millis(1)));
+    assert!(refused.oneshot(buy("7")).await.is_err());
+    control.busy(false);
+    first.await.unwrap().unwrap();
+    // Ready is not asked for: `Strict` panics if the clone were called unready.
+    service.call(buy("7")).await.unwrap();
+    let all: Vec<_> = (0..5).map(|_| service.call(buy("7"))).collect();
+    futures_util::future::try_join_all(all).await.unwrap();
+    assert_eq!(control.calls(), 7);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_inner_service_that_fails_gives_the_key_back() {
+    let (permits, shop) = (permits(), Shop::default());
+    let inner = shop.service(millis(10));
+    let control = inner.control.clone();
+    let mut service = mutex(&permits).layer(inner);
+    control.fail();
+    ready(&mut service).await.expect("ready, always");
+    let error = service.call(buy("7")).await.unwrap_err();
+    assert_eq!(error.downcast_ref(), Some(&Boom("not ready, ever")));
+    assert!(all_free(&permits, &["7"]).await);
+
+    let fails = Strict::new(|_: Request<()>| async { Err::<Response<()>, _>(Boom("inside")) });
+    let error = mutex(&permits)
+        .layer(fails)
+        .oneshot(buy("7"))
+        .await
+        .unwrap_err();
+    assert_eq!(error.downcast_ref(), Some(&Boom("inside")));
+    assert!(all_free(&permits, &["7"]).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_inside_gives_the_key_back() {
+    let permits = permits();
+    let panics = Strict::new(|request: Request<()>| async move {
+        assert!(request.uri().path().is_empty(), "always");
+        Ok(Response::new(()))
+    });
+    let task = tokio::spawn(mutex(&permits).layer(panics).oneshot(buy("7")));
+    assert!(task.await.unwrap_err().is_panic());
+    assert!(all_free(&permits, &["7"]).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_connects_or_spawns_before_a_request() {
+    // No runtime is needed to build any of it.
+    std::thread::spawn(|| {
+        let layer = KeyedMutexLayer::new(&permits(), "buy", path_segment(1)).unwrap();
+        drop(layer.clone().layer(()).clone());
+    })
+    .join()
+    .unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_holds_a_key_can_be_seen() {
+    let (permits, shop) = (permits(), Shop::default());
+    let layer = mutex(&permits);
+    let service = layer.layer(shop.service(secs(1)));
+    let both = [(); 2].map(|()| tokio::spawn(service.clone().oneshot(buy("7"))));
+    settle().await;
+    let seen = layer.inspect(7).await.unwrap();
+    assert_eq!((seen.in_use, seen.waiting), (1, 1));
+    assert_eq!(seen.holders[0].node, permits.node());
+    assert_eq!(layer.inspect("8").await.unwrap().in_use, 0);
+    assert!(!layer.evict("8", &seen.holders[0].ticket).await.unwrap());
+    let error = layer.inspect(Key::all([7, 8])).await.unwrap_err();
+    assert_eq!(error.kind(), tower_permit::ErrorKind::InvalidKey);
+    for one in both {
+        one.await.unwrap().unwrap();
+    }
+}

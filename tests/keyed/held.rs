@@ -1,0 +1,214 @@
+//! What a request knows of what it holds, and an inner layer makes of it.
+
+use crate::shop::*;
+use crate::support::*;
+use http::{Request, Response};
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tower::{Layer, Service, ServiceBuilder, ServiceExt};
+use tower_permit::layers::keyed::{key_fn, path, path_segment};
+use tower_permit::{ErrorKind, HeldKeys, Key, KeyedConcurrencyLimitLayer, KeyedMutexLayer};
+
+/// A service that notes what it is told, and how many permits that are.
+fn noting() -> (
+    Arc<Mutex<HeldKeys>>,
+    Arc<Mutex<usize>>,
+    impl Service<
+        Request<()>,
+        Response = Response<()>,
+        Error = Boom,
+        Future = std::future::Ready<Result<Response<()>, Boom>>,
+    > + Clone,
+) {
+    let noted = Arc::new(Mutex::new(HeldKeys::default()));
+    let holds = Arc::new(Mutex::new(0));
+    let (note, count) = (noted.clone(), holds.clone());
+    let service = Strict::new(move |request: Request<()>| {
+        let held = request.extensions().get::<HeldKeys>().cloned();
+        let held = held.unwrap_or_default();
+        let tickets = held.iter().map(|held| held.keep().unwrap().ticket());
+        *count.lock().unwrap() = tickets.collect::<HashSet<_>>().len();
+        *note.lock().unwrap() = held;
+        std::future::ready(Ok(Response::new(())))
+    });
+    (noted, holds, service)
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_layer_adds_its_own() {
+    let permits = permits();
+    let (noted, _, service) = noting();
+    let products = |_: &Request<()>| Key::all(["7", "8"]);
+    let service = ServiceBuilder::new()
+        .layer(
+            KeyedConcurrencyLimitLayer::new(&permits, "tenant", 3, |_: &Request<()>| "acme")
+                .unwrap(),
+        )
+        .layer(KeyedMutexLayer::new(&permits, "buy", products).unwrap())
+        .service(service);
+    service.clone().oneshot(buy("7")).await.unwrap();
+    let held = noted.lock().unwrap().clone();
+    let names: Vec<_> = held
+        .iter()
+        .map(|held| (held.layer(), held.name()))
+        .collect();
+    assert_eq!(
+        names,
+        [
+            ("tenant", "tenant+acme"),
+            ("buy", "buy+7"),
+            ("buy", "buy+8")
+        ]
+    );
+    assert_eq!(held.token("tenant"), None, "a limit has no token");
+    let token = held.token("buy").unwrap();
+    assert_eq!(held.get("buy", 7).unwrap().token(), Some(token));
+    assert!(held.get("buy", 8).unwrap().token().is_some());
+    assert!(held.get("buy", 9).is_none() && held.get("sell", 7).is_none());
+    // It holds nothing itself.
+    assert!(held.iter().all(|held| held.keep().is_none()));
+
+    service.oneshot(buy("7")).await.unwrap();
+    assert!(noted.lock().unwrap().token("buy").unwrap() > token);
+}
+
+#[tokio::test(start_paused = true)]
+async fn background_work_keeps_the_key() {
+    let permits = permits();
+    let kept = Arc::new(Mutex::new(None));
+    let keep = kept.clone();
+    let service = mutex(&permits).layer(Strict::new(move |request: Request<()>| {
+        let held = request.extensions().get::<HeldKeys>().unwrap();
+        *keep.lock().unwrap() = held.get("buy", "7").unwrap().keep();
+        std::future::ready(Ok(Response::new(())))
+    }));
+    service.oneshot(buy("7")).await.unwrap();
+    assert!(!all_free(&permits, &["7"]).await);
+    assert!(
+        kept.lock()
+            .unwrap()
+            .take()
+            .unwrap()
+            .release()
+            .await
+            .unwrap()
+    );
+    assert!(all_free(&permits, &["7"]).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_inner_layer_of_the_same_name_reenters() {
+    let (permits, shop) = (permits(), Shop::default());
+    let service = ServiceBuilder::new()
+        .layer(mutex(&permits))
+        .layer(mutex(&permits))
+        .layer(mutex(&permits).reject_when_full())
+        .service(shop.service(millis(10)));
+    let tasks = [(); 20].map(|()| tokio::spawn(service.clone().oneshot(buy("7"))));
+    for task in tasks {
+        // Two requests of one process are two holders, always.
+        task.await.unwrap().unwrap();
+    }
+    assert_eq!(shop.product("7").peak(), 1);
+    let tokens: Vec<_> = shop.served().iter().map(|one| one.token.unwrap()).collect();
+    assert!(tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
+    assert!(all_free(&permits, &["7"]).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_inner_limit_counts_its_request_once() {
+    let (permits, shop) = (permits(), Shop::default());
+    let layer = KeyedConcurrencyLimitLayer::new(&permits, "tenant", 2, path_segment(1)).unwrap();
+    let service = layer.layer(layer.layer(shop.service(millis(10))));
+    let tasks = [(); 20].map(|()| tokio::spawn(service.clone().oneshot(buy("7"))));
+    for task in tasks {
+        task.await.unwrap().unwrap();
+    }
+    assert_eq!(shop.product("7").peak(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_inner_layer_takes_what_is_missing_only() {
+    let permits = permits();
+    let (noted, holds, service) = noting();
+    let service = ServiceBuilder::new()
+        .layer(KeyedMutexLayer::new(&permits, "buy", |_: &Request<()>| "b").unwrap())
+        .layer(
+            KeyedMutexLayer::new(&permits, "buy", |_: &Request<()>| Key::all(["a", "b", "c"]))
+                .unwrap(),
+        )
+        .service(service);
+    service.oneshot(buy("7")).await.unwrap();
+    let held = noted.lock().unwrap().clone();
+    let names: Vec<_> = held.iter().map(|held| held.name()).collect();
+    assert_eq!(names, ["buy+b", "buy+a", "buy+b", "buy+c"]);
+    assert_eq!(*holds.lock().unwrap(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_key_another_name_or_another_backend_is_not_reentered() {
+    let (here, there) = (permits(), permits());
+    let (noted, holds, service) = noting();
+    let service = ServiceBuilder::new()
+        .layer(mutex(&here))
+        .layer(mutex(&there))
+        .layer(KeyedMutexLayer::new(&here, "buy", path()).unwrap())
+        .layer(KeyedMutexLayer::new(&here, "sell", path_segment(1)).unwrap())
+        .service(service);
+    service.clone().oneshot(buy("7")).await.unwrap();
+    let held = noted.lock().unwrap().clone();
+    assert_eq!((held.iter().count(), *holds.lock().unwrap()), (4, 4));
+
+    // Somebody else has it there: that it is held here is no help.
+    let shop = Shop::default();
+    let holder = tokio::spawn(
+        mutex(&there)
+            .layer(shop.service(secs(60)))
+            .oneshot(buy("7")),
+    );
+    settle().await;
+    let waits = tokio::time::timeout(secs(5), service.oneshot(buy("7")));
+    assert!(waits.await.is_err());
+    holder.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_request_held_once_does_not_let_it_in_again() {
+    let (permits, shop) = (permits(), Shop::default());
+    let (noted, _, service) = noting();
+    mutex(&permits)
+        .layer(service)
+        .oneshot(buy("7"))
+        .await
+        .unwrap();
+    let mut request = buy("7");
+    request
+        .extensions_mut()
+        .insert(noted.lock().unwrap().clone());
+
+    let service = mutex(&permits).layer(shop.service(secs(1)));
+    let holder = tokio::spawn(service.clone().oneshot(buy("7")));
+    settle().await;
+    let again = tokio::spawn(service.oneshot(request));
+    settle().await;
+    assert_eq!(shop.product("7").inside(), 1);
+    holder.await.unwrap().unwrap();
+    again.await.unwrap().unwrap();
+    assert_eq!(shop.product("7").peak(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_without_extensions_waits_for_itself_and_ends() {
+    let permits = permits();
+    let layer = KeyedMutexLayer::new(&permits, "buy", key_fn(|id: &u32| *id)).unwrap();
+    let layer = layer.wait_timeout(secs(2));
+    let service = layer.layer(layer.layer(Strict::new(|_: u32| async { Ok(()) })));
+    let error = service.oneshot(7).await.unwrap_err();
+    assert_eq!(kind(&error), ErrorKind::WaitTimeout);
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    let alone = layer
+        .reject_when_full()
+        .layer(Strict::new(|_: u32| async { Ok(()) }));
+    alone.oneshot(7).await.expect("given back");
+}

@@ -1,0 +1,119 @@
+//! An axum server on a real socket.
+
+use crate::shop::permits;
+use crate::support::*;
+use axum::extract::Path;
+use axum::routing::{get, post};
+use axum::{Extension, Router};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use tokio::net::TcpListener;
+use tokio::time::timeout;
+use tower_permit::layers::keyed::{OnMissingKey, path_segment, query};
+use tower_permit::{HeldKeys, KeyedMutexLayer};
+
+async fn serve(app: Router) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move { axum::serve(listener, app).await });
+    address
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_shop_sells_what_it_has_and_no_more() {
+    let permits = permits();
+    let stock: Arc<[AtomicI64; 2]> = Arc::new([5.into(), 5.into()]);
+    let (last, shelves) = (Arc::new(AtomicU64::new(0)), stock.clone());
+    let sell = move |Path(id): Path<usize>, Extension(held): Extension<HeldKeys>| {
+        let (shelves, last) = (shelves.clone(), last.clone());
+        async move {
+            let token = held.get("buy", id).and_then(|held| held.token()).unwrap();
+            if id == 0 {
+                assert!(last.swap(token, Ordering::SeqCst) < token);
+            }
+            // Read, think, and write: wrong, if two do it at once.
+            let left = shelves[id].load(Ordering::SeqCst);
+            tokio::time::sleep(millis(3)).await;
+            shelves[id].store(left - i64::from(left > 0), Ordering::SeqCst);
+            (left > 0).to_string()
+        }
+    };
+    let layer = KeyedMutexLayer::new(&permits, "buy", path_segment(1)).unwrap();
+    let app = Router::new()
+        .route("/products/{id}/buy", post(sell))
+        .layer(layer.reject_with_response());
+    let address = serve(app).await;
+    let client = reqwest::Client::new();
+    let buyers: Vec<_> = (0..40)
+        .map(|n| {
+            let buy = client.post(format!("http://{address}/products/{}/buy", n % 2));
+            tokio::spawn(async move { buy.send().await.unwrap().text().await.unwrap() })
+        })
+        .collect();
+    let mut sold = 0;
+    for buyer in buyers {
+        sold += usize::from(buyer.await.unwrap() == "true");
+    }
+    assert_eq!(sold, 10);
+    assert!(stock.iter().all(|left| left.load(Ordering::SeqCst) == 0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn within_nest_a_layer_sees_the_path_without_the_prefix() {
+    let permits = permits();
+    let names = |Extension(held): Extension<HeldKeys>| async move {
+        let names: Vec<_> = held.iter().map(|held| held.name().to_owned()).collect();
+        names.join(" ")
+    };
+    let layer = |name, segment| {
+        let layer = KeyedMutexLayer::new(&permits, name, path_segment(segment)).unwrap();
+        layer.reject_with_response()
+    };
+    let inner = Router::new()
+        .route("/products/{id}", get(names))
+        .layer(layer("inner", 1));
+    let app = Router::new()
+        .nest("/api/v1", inner)
+        .layer(layer("outer", 3));
+    let address = serve(app).await;
+    let answer = reqwest::get(format!("http://{address}/api/v1/products/a%2Fb")).await;
+    let text = answer.unwrap().text().await.unwrap();
+    assert_eq!(text, "outer+a%2Fb inner+a%2Fb");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn refusals_are_answers() {
+    let permits = permits();
+    let layer = KeyedMutexLayer::new(&permits, "buy", query("id")).unwrap();
+    let layer = layer
+        .reject_when_full()
+        .on_missing_key(OnMissingKey::Reject)
+        .reject_with_response();
+    let (entered, mut inside) = tokio::sync::mpsc::unbounded_channel();
+    let handler = move || {
+        let entered = entered.clone();
+        async move {
+            entered.send(()).unwrap();
+            std::future::pending::<()>().await;
+        }
+    };
+    let address = serve(Router::new().route("/", get(handler)).layer(layer.clone())).await;
+    let status = |query: &str| {
+        let request = reqwest::get(format!("http://{address}/{query}"));
+        async move { request.await.unwrap().status().as_u16() }
+    };
+    assert_eq!(status("").await, 400);
+
+    let first = tokio::spawn(reqwest::get(format!("http://{address}/?id=7")));
+    timeout(secs(10), inside.recv()).await.unwrap();
+    assert_eq!(status("?id=7").await, 429);
+    // The client goes away: the key is free.
+    first.abort();
+    let mut tries = 0;
+    while layer.inspect("7").await.unwrap().in_use > 0 {
+        tries += 1;
+        assert!(tries < 1000, "never given back");
+        tokio::time::sleep(millis(10)).await;
+    }
+}

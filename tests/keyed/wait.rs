@@ -1,0 +1,159 @@
+//! Waits, and their ends.
+
+use crate::shop::*;
+use crate::support::*;
+use tokio::time::Instant;
+use tower::{Layer, ServiceExt};
+use tower_permit::ErrorKind;
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_has_an_end() {
+    let (permits, shop) = (permits(), Shop::default());
+    let inner = shop.service(secs(100));
+    let control = inner.control.clone();
+    let service = mutex(&permits).wait_timeout(secs(3)).layer(inner);
+    let first = tokio::spawn(service.clone().oneshot(buy("7")));
+    settle().await;
+    let start = Instant::now();
+    let error = service.oneshot(buy("7")).await.unwrap_err();
+    assert_eq!(kind(&error), ErrorKind::WaitTimeout);
+    assert_eq!(
+        error.to_string(),
+        "the wait for buy+7 ended before it was free"
+    );
+    let waited = start.elapsed();
+    assert!(waited >= secs(3) && waited < millis(3100), "{waited:?}");
+    assert_eq!(control.calls(), 1);
+    first.await.unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn so_many_may_wait_for_a_key_and_so_many_for_any() {
+    let (permits, shop) = (permits(), Shop::default());
+    let service =
+        (mutex(&permits).max_waiting(2).max_waiting_in_all(3)).layer(shop.service(secs(1)));
+    let mut inside = Vec::new();
+    for product in ["1", "2"] {
+        inside.push(tokio::spawn(service.clone().oneshot(buy(product))));
+        settle().await;
+    }
+    let refused = |product| {
+        let answer = service.clone().oneshot(buy(product));
+        async move { kind(&answer.await.unwrap_err()) }
+    };
+    // Two for the first product, and no third;
+    for _ in 0..2 {
+        inside.push(tokio::spawn(service.clone().oneshot(buy("1"))));
+    }
+    settle().await;
+    assert_eq!(refused("1").await, ErrorKind::TooManyWaiting);
+    // one more in all, and no other, not even for a key that is free.
+    let third = tokio::spawn(service.clone().oneshot(buy("2")));
+    settle().await;
+    assert_eq!(refused("2").await, ErrorKind::TooManyWaiting);
+    assert_eq!(refused("3").await, ErrorKind::TooManyWaiting);
+    // A place is free again when somebody gives up,
+    third.abort();
+    settle().await;
+    service.clone().oneshot(buy("3")).await.unwrap();
+    // and when somebody goes in.
+    for one in inside {
+        one.await.unwrap().unwrap();
+    }
+    service.oneshot(buy("1")).await.unwrap();
+    assert_eq!(shop.served().len(), 6);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_key_can_refuse_at_once() {
+    let (permits, shop) = (permits(), Shop::default());
+    let service = mutex(&permits)
+        .reject_when_full()
+        .layer(shop.service(secs(1)));
+    let first = tokio::spawn(service.clone().oneshot(buy("7")));
+    settle().await;
+    let start = Instant::now();
+    let error = service.clone().oneshot(buy("7")).await.unwrap_err();
+    assert_eq!(kind(&error), ErrorKind::LimitReached);
+    service.clone().oneshot(buy("8")).await.unwrap();
+    assert!(start.elapsed() < millis(1100));
+    first.await.unwrap().unwrap();
+    service.oneshot(buy("7")).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_goes_away_leaves_the_line() {
+    let (permits, shop) = (permits(), Shop::default());
+    let service = mutex(&permits).layer(shop.service(secs(1)));
+    let first = tokio::spawn(service.clone().oneshot(buy("7")));
+    settle().await;
+    let gone = tokio::spawn(service.clone().oneshot(buy("7")));
+    settle().await;
+    let last = tokio::spawn(service.oneshot(buy("7")));
+    settle().await;
+    gone.abort();
+    let start = Instant::now();
+    first.await.unwrap().unwrap();
+    last.await.unwrap().unwrap();
+    assert!(start.elapsed() < millis(2100));
+    assert_eq!(shop.served().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_future_that_is_never_polled_holds_nothing() {
+    let (permits, shop) = (permits(), Shop::default());
+    let mut service = mutex(&permits).layer(shop.service(secs(1)));
+    let idle = tower::Service::call(&mut service, buy("7"));
+    tokio::time::timeout(secs(2), service.oneshot(buy("7")))
+        .await
+        .unwrap()
+        .unwrap();
+    idle.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_grant_that_is_not_polled_for_goes_on_to_the_next() {
+    let (permits, shop) = (permits(), Shop::default());
+    let mut service = mutex(&permits).layer(shop.service(secs(1)));
+    let first = tokio::spawn(service.clone().oneshot(buy("7")));
+    settle().await;
+    // In line, and then forgotten for a while.
+    let mut idle = Box::pin(tower::Service::call(&mut service, buy("7")));
+    assert!(futures_util::poll!(idle.as_mut()).is_pending());
+    settle().await;
+    let next = tokio::spawn(service.oneshot(buy("7")));
+    first.await.unwrap().unwrap();
+    tokio::time::timeout(secs(3), next)
+        .await
+        .unwrap()
+        .unwrap()
+        .unwrap();
+    idle.await.expect("in line again");
+    assert_eq!((shop.served().len(), shop.product("7").peak()), (3, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_disabled_layer_does_nothing() {
+    let (permits, shop) = (permits(), Shop::default());
+    let service = mutex(&permits).enabled(false).layer(shop.service(secs(1)));
+    let both = [(); 2].map(|()| tokio::spawn(service.clone().oneshot(buy("7"))));
+    settle().await;
+    assert_eq!(shop.product("7").inside(), 2);
+    for one in both {
+        one.await.unwrap().unwrap();
+    }
+    assert!(shop.served().iter().all(|one| one.token.is_none()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_refuses_newcomers() {
+    let (permits, shop) = (permits(), Shop::default());
+    let layer = mutex(&permits);
+    permits.shutdown(secs(1)).await.unwrap();
+    let error = layer
+        .layer(shop.service(secs(1)))
+        .oneshot(buy("7"))
+        .await
+        .unwrap_err();
+    assert_eq!(kind(&error), ErrorKind::ShuttingDown);
+}
