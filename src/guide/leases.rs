@@ -110,7 +110,7 @@
 //!
 //! Renewal goes on as long as the guard lives, also when the work hangs. `max_hold` ends that: the permit goes back,
 //! the holder hears [`HeldTooLong`](crate::ErrorKind::HeldTooLong), one warning says so. In the layers it is 10 min
-//! unless [set](crate::DistributedConcurrencyLimitLayer::max_hold), for a [`Semaphore`](crate::Semaphore) unbounded unless
+//! unless [set](crate::DistributedConcurrencyLimitLayer::max_hold), keyed ones too; for a [`Semaphore`](crate::Semaphore) unbounded unless
 //! [set](crate::Semaphore::max_hold). A [`Mutex`](crate::Mutex) without a layer has none: put a timeout round the work.
 //!
 //! # The same lock twice
@@ -118,7 +118,8 @@
 //! Two requests of one process are two holders, always; so a task that locks what it has locked waits for itself. A
 //! [`lock_timeout`](crate::Mutex::lock_timeout) ends that with an error that says so. On purpose, use
 //! [`MutexGuard::reenter`](crate::MutexGuard::reenter): a second guard of the same hold, with the same token; the last one out unlocks. Inside a keyed
-//! layer the request's extensions carry the hold, and an inner layer of the same name and key enters by it.
+//! layer the request's extensions have [`HeldKeys`](crate::HeldKeys), and an inner layer of the same name and key enters by
+//! them.
 //!
 //! # Several at once
 //!
