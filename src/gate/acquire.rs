@@ -141,10 +141,9 @@ impl Waiting {
                 return Poll::Ready(answer.unwrap_or_else(|_| Err(self.timed_out())));
             }
             let left = self.ends.map(|ends| ends.saturating_duration_since(now()));
-            let next =
-                Instant::now() + left.map_or(LOOK_AFTER_PUMP, |left| left.min(LOOK_AFTER_PUMP));
+            let wait = left.map_or(LOOK_AFTER_PUMP, |left| left.min(LOOK_AFTER_PUMP));
             if self.timer.is_none() {
-                self.timer = clock::timer(next);
+                self.timer = clock::timer(now() + wait);
             }
             let Some(timer) = &mut self.timer else {
                 return Poll::Pending;
@@ -158,7 +157,7 @@ impl Waiting {
             } else {
                 self.gate.look_after_pump();
             }
-            timer.as_mut().reset(next);
+            timer.as_mut().reset(Instant::now() + wait);
         }
     }
 

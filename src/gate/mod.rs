@@ -11,6 +11,9 @@ mod tickets;
 mod waiters;
 
 #[cfg(test)]
+#[path = "../../tests/gate/pump.rs"]
+mod pump_tests;
+#[cfg(test)]
 #[path = "../../tests/gate/simulation.rs"]
 mod simulation;
 

@@ -18,6 +18,8 @@ use tokio::time::{Instant, timeout};
 
 /// A pump that should have done something this long ago is on a runtime that nobody drives.
 const PATIENCE: Duration = Duration::from_millis(250);
+/// So long a call may take at least before newcomers are refused for want of an answer.
+const LEAST_CHANCE: Duration = Duration::from_millis(100);
 
 /// Which pump a gate has.
 #[derive(Debug, Default)]
@@ -189,7 +191,10 @@ impl Pump {
         let Some(begins) = health.outage_begins(sent) else {
             return pending().await;
         };
-        sleep_until(begins).await;
+        let begins = begins.max(sent + LEAST_CHANCE);
+        while now() < begins {
+            sleep_until(begins).await;
+        }
         let now = now();
         let waited = now.saturating_duration_since(sent);
         if let Some(error) = health.failed(sent, now, &no_answer(waited)) {

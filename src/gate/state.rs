@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 /// Waiting for a moment before the next try, after so many calls in a row that were not answered.
 const FIRST_RETRY: Duration = Duration::from_millis(20);
-const LAST_RETRY: Duration = Duration::from_millis(250);
+const LAST_RETRY: Duration = Duration::from_millis(125);
 /// A wait of this length is worth a line in the log, and then one in each period.
 const LONG_WAIT: Duration = Duration::from_secs(2);
 const LONG_WAIT_AGAIN: Duration = Duration::from_secs(10);
@@ -409,7 +409,7 @@ impl<C: HasTerms> State<C> {
                 doubtful: false,
             }) => self.granted(grant, since, now, &mut news),
             _ if self.waiters.has_ticket(ticket) => self.waiters.ask_again(ticket),
-            _ => self.tickets.leave(ticket, None, None),
+            _ => self.tickets.leave_anew(ticket),
         }
         news
     }
@@ -432,7 +432,7 @@ impl<C: HasTerms> State<C> {
             } else if self.waiters.has_ticket(ticket) {
                 self.waiters.ask_again(ticket);
             } else {
-                self.tickets.leave(ticket, None, None);
+                self.tickets.leave_anew(ticket);
             }
             return;
         }
@@ -458,7 +458,7 @@ impl<C: HasTerms> State<C> {
             let departed = self.waiters.take_oldest()?;
             return Some(self.depart(departed));
         }
-        self.tickets.leave(ticket, None, None);
+        self.tickets.leave_anew(ticket);
         None
     }
 

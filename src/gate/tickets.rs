@@ -213,7 +213,7 @@ impl Tickets {
     /// The backend has granted a ticket that a guard of ours has. If it was lost, the grant is nobody's.
     pub(crate) fn still_granted(&mut self, ticket: u64) {
         if self.lost(ticket).is_some() {
-            self.leave(ticket, None, None);
+            self.leave_anew(ticket);
         }
     }
 
@@ -381,6 +381,16 @@ impl Tickets {
         self.leaving.entry(ticket).or_insert(leaving);
     }
 
+    /// Lets a ticket leave that is seen to be in, though nobody here wants it. Whatever was said of it before has not
+    /// helped, so it is a lease until this is forgotten.
+    pub(crate) fn leave_anew(&mut self, ticket: u64) {
+        self.leave(ticket, None, None);
+        if let Some(leaving) = self.leaving.get_mut(&ticket) {
+            leaving.repeated |= leaving.said_since.take().is_some();
+            leaving.standing = None;
+        }
+    }
+
     /// Lets a ticket leave whose waiter has gone.
     pub(crate) fn leave_line(&mut self, ticket: u64, standing: Option<Standing>) {
         self.leave(ticket, None, None);
@@ -405,7 +415,7 @@ impl Tickets {
         let leaving = self.leaving.iter_mut().take(most);
         let tickets: Vec<u64> = leaving
             .map(|(ticket, leaving)| {
-                leaving.repeated = leaving.said_since.is_some();
+                leaving.repeated |= leaving.said_since.is_some();
                 leaving.said_since.get_or_insert(now);
                 *ticket
             })

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinSet;
@@ -16,7 +16,7 @@ use tower_permit::{Coordinator, Permit, Redis, Semaphore};
 #[derive(Debug)]
 pub struct Agent(pub Process);
 
-/// What a process has done since it was told to work.
+/// What a process did while it worked.
 #[derive(Clone, Copy, Debug)]
 pub struct Done {
     pub granted: u64,
@@ -69,6 +69,18 @@ impl Agent {
         self.0.hear(&format!("valid {key}.")).await == "true"
     }
 
+    /// Whether it is valid by then: on a busy machine a renewal may be late.
+    pub async fn is_valid_within(&mut self, key: &str, within: Duration) -> bool {
+        let end = Instant::now() + within;
+        loop {
+            let valid = self.is_valid(key).await;
+            if valid || Instant::now() > end {
+                return valid;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
     /// Gives a permit back: had it been held until then?
     pub async fn release(&mut self, key: &str) -> bool {
         self.0.say(&format!("release {key}"));
@@ -84,20 +96,10 @@ impl Agent {
         self.0.hear("working").await;
     }
 
-    /// What was done so far.
-    pub async fn done(&mut self) -> Done {
-        self.0.say("done");
-        self.heard_done("done").await
-    }
-
     /// Ends the work. Whoever waits gives up, whoever is inside comes out.
     pub async fn stop(&mut self) -> Done {
         self.0.say("stop");
-        self.heard_done("stopped").await
-    }
-
-    async fn heard_done(&mut self, word: &str) -> Done {
-        let numbers = self.0.hear(word).await;
+        let numbers = self.0.hear("stopped").await;
         let mut numbers = numbers.split(' ').map(|number| number.parse().unwrap());
         let mut next = || numbers.next().unwrap();
         Done {
@@ -178,10 +180,6 @@ async fn serve(url: &str, lease: Duration) {
                 let tasks = tasks.parse().unwrap();
                 work = Some(Work::start(semaphore, tasks, hold, door.into()).await);
                 tell("working");
-            }
-            ["done"] => {
-                let work = work.as_ref().expect("something is done");
-                tell(format_args!("done {}", work.done()));
             }
             ["stop"] => {
                 let work = work.take().expect("something is done");
@@ -277,16 +275,12 @@ impl Work {
         work
     }
 
-    fn done(&self) -> String {
-        let (granted, refused) = (self.granted.load(SeqCst), self.refused.load(SeqCst));
-        format!("{granted} {refused} {}", self.semaphore.stats().lost)
-    }
-
     async fn end(mut self) -> String {
         self.stop.store(true, SeqCst);
         while let Some(ended) = self.tasks.join_next().await {
             ended.expect("no panic");
         }
-        self.done()
+        let (granted, refused) = (self.granted.load(SeqCst), self.refused.load(SeqCst));
+        format!("{granted} {refused} {}", self.semaphore.stats().lost)
     }
 }

@@ -53,6 +53,13 @@ async fn dropped_at_every_await_point_nothing_is_left() {
         poll_and_drop(semaphore.acquire(), 1).await;
     }
     until_seen(&permits, "dropped", (1, 0), SOON).await;
+    // Most of these stand in the shared queue when they are dropped.
+    for n in 0..250u64 {
+        let patience = Duration::from_micros(n * 7919 % 3000);
+        let waited = tokio::time::timeout(patience, semaphore.acquire()).await;
+        assert!(waited.is_err(), "it is full");
+    }
+    until_seen(&permits, "dropped", (1, 0), SOON).await;
     assert!(held.release().await.unwrap());
 }
 

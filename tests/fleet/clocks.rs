@@ -4,7 +4,7 @@ use crate::agent::Agent;
 use crate::support::clock::WallClock;
 use crate::support::door::Door;
 use crate::support::redis::RedisServer;
-use crate::{LEASE, millis};
+use crate::{LEASE, coordinator, millis, until_seen};
 use std::time::{Duration, SystemTime};
 
 const HOUR: i64 = 3600;
@@ -38,7 +38,7 @@ async fn a_process_whose_clock_is_an_hour_off_is_like_any_other() {
         // It may even change meanwhile.
         clocks[holder].shift(HOUR);
         tokio::time::sleep(LEASE * 3 / 2).await;
-        assert!(agents[holder].is_valid("held").await);
+        assert!(agents[holder].is_valid_within("held", LEASE).await);
         assert!(agents[holder].release("held").await);
         for other in (0..3).filter(|other| *other != holder) {
             let agent = &mut agents[other];
@@ -82,6 +82,8 @@ async fn nobody_is_evicted(
     }
     // One waits behind them, so that there is somebody to profit from an eviction.
     workers[0].acquire("waits", "held", 2);
+    let permits = coordinator(&server.url());
+    until_seen(&permits, "held", (2, 1), 2 * LEASE).await;
     for worker in &mut workers {
         worker.work(&door, "worked", 2, 4, millis(5)).await;
     }
@@ -97,7 +99,7 @@ async fn nobody_is_evicted(
                 !holder.lost_within("held", millis(1)).await,
                 "round {round}"
             );
-            assert!(holder.is_valid("held").await, "round {round}");
+            assert!(holder.is_valid_within("held", LEASE).await, "round {round}");
         }
         let profits = workers[0].granted_within("waits", millis(1)).await;
         assert!(!profits, "round {round}: a third is in");

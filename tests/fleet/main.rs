@@ -14,6 +14,7 @@ mod holders;
 mod late_calls;
 mod lifetimes;
 mod misuse;
+mod mutexes;
 mod outages;
 mod pushes;
 

@@ -2,10 +2,12 @@
 
 use crate::alone;
 use std::future::Future;
-use std::sync::LazyLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock};
+use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
-use tower_permit::{Coordinator, ErrorKind, Memory};
+use tower_permit::{Coordinator, ErrorKind, Memory, Semaphore};
 
 fn runtime() -> Runtime {
     Builder::new_current_thread()
@@ -46,6 +48,94 @@ fn without_a_runtime_there_is_an_error_and_no_panic() {
     assert_eq!(error.kind(), ErrorKind::NoRuntime);
 }
 
+/// Fails instead of hanging.
+fn within_seconds(work: impl FnOnce() + Send + 'static) {
+    let (done, ended) = std::sync::mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        work();
+        let _ = done.send(());
+    });
+    let ended = ended.recv_timeout(Duration::from_secs(20));
+    assert_ne!(
+        ended,
+        Err(std::sync::mpsc::RecvTimeoutError::Timeout),
+        "it hangs"
+    );
+    thread.join().expect("no panic");
+}
+
+#[test]
+fn permits_and_waits_may_be_dropped_by_a_runtime_that_shuts_down() {
+    within_seconds(|| {
+        for round in 0..40 {
+            let (_permits, semaphore) = alone(3);
+            let runtime = match round % 2 {
+                0 => runtime(),
+                _ => Builder::new_multi_thread()
+                    .worker_threads(2)
+                    .enable_all()
+                    .build()
+                    .expect("a runtime"),
+            };
+            for _ in 0..16 {
+                let semaphore = semaphore.clone();
+                runtime.spawn(async move {
+                    let _permit = semaphore.acquire().await;
+                    std::future::pending::<()>().await;
+                });
+            }
+            runtime.block_on(async {
+                while semaphore.stats().in_use < 3 {
+                    tokio::task::yield_now().await;
+                }
+            });
+            drop(runtime);
+            let permit = self::runtime().block_on(semaphore.acquire());
+            assert!(permit.is_ok(), "all were given back");
+        }
+    });
+}
+
+/// Looks at the semaphore whenever it is woken, on the spot.
+struct Inquisitive {
+    semaphore: Semaphore,
+    woken: AtomicUsize,
+}
+
+impl Wake for Inquisitive {
+    fn wake(self: Arc<Self>) {
+        let _ = self.semaphore.stats();
+        self.woken.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn whoever_is_woken_may_come_right_back() {
+    within_seconds(|| {
+        let (_permits, semaphore) = alone(1);
+        let inquisitive = Arc::new(Inquisitive {
+            semaphore: semaphore.clone(),
+            woken: AtomicUsize::new(0),
+        });
+        let waker = Waker::from(inquisitive.clone());
+        let mut cx = Context::from_waker(&waker);
+        runtime().block_on(async {
+            let permit = semaphore.acquire().await.unwrap();
+            let mut waiting = Box::pin(semaphore.acquire());
+            assert!(waiting.as_mut().poll(&mut cx).is_pending());
+            drop(waiting);
+            let mut waiting = Box::pin(semaphore.acquire());
+            assert!(waiting.as_mut().poll(&mut cx).is_pending());
+            let mut release = Box::pin(permit.release());
+            assert!(release.as_mut().poll(&mut cx).is_pending());
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            assert!(release.as_mut().poll(&mut cx).is_ready());
+            assert!(waiting.as_mut().poll(&mut cx).is_ready());
+        });
+        assert!(inquisitive.woken.load(Ordering::Relaxed) >= 2);
+    });
+}
+
 #[test]
 fn a_runtime_that_nobody_drives_holds_nobody_up() {
     let (_permits, semaphore) = alone(1);
@@ -65,4 +155,31 @@ fn a_runtime_that_nobody_drives_holds_nobody_up() {
     }
     drop(permit);
     waiting.join().expect("no panic").expect("a permit");
+}
+
+#[test]
+fn a_runtime_may_end_while_its_tasks_wait_and_hold() {
+    let (_permits, semaphore) = alone(1);
+    let held = runtime().block_on(semaphore.acquire()).unwrap();
+    for threads in [false, true] {
+        let mut builder = match threads {
+            true => Builder::new_multi_thread(),
+            false => Builder::new_current_thread(),
+        };
+        let ends = builder.worker_threads(1).enable_all().build().unwrap();
+        let waits = || {
+            let semaphore = semaphore.clone();
+            async move { semaphore.acquire().await.map(drop) }
+        };
+        // Some begin to wait before the task that talks to the backend is there, some after it.
+        let waiting: Vec<_> = (0..8).map(|_| ends.spawn(waits())).collect();
+        while semaphore.stats().waiting < 8 {
+            ends.block_on(tokio::task::yield_now());
+        }
+        drop(ends);
+        drop(waiting);
+        assert_eq!(semaphore.stats().waiting, 0);
+    }
+    drop(held);
+    assert!(runtime().block_on(semaphore.acquire()).is_ok());
 }

@@ -254,6 +254,24 @@ async fn more_waiters_than_fit_into_one_call() {
     assert_eq!(semaphore.stats().lost, 0, "all were renewed");
 }
 
+#[tokio::test(start_paused = true)]
+async fn endless_times_are_fine() {
+    let (permits, semaphore) = alone(1);
+    for time in [Duration::MAX, Duration::MAX / 2, Duration::ZERO] {
+        let semaphore = semaphore.clone().max_hold(time);
+        let permit = semaphore.acquire_timeout(Duration::MAX).await.unwrap();
+        let waiting = tokio::spawn({
+            let semaphore = semaphore.clone();
+            async move { semaphore.acquire_timeout(time).await.map(drop) }
+        });
+        sleep(SECOND).await;
+        drop(permit);
+        let served = waiting.await.unwrap();
+        assert!(served.is_ok() || time.is_zero(), "{served:?}");
+    }
+    permits.shutdown(Duration::MAX).await.unwrap();
+}
+
 #[test]
 fn bad_settings_are_refused_at_once() {
     let permits = Coordinator::new(Memory::new());

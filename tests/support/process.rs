@@ -57,6 +57,10 @@ impl Process {
         }
     }
 
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Says a line to the process. It may lie there until the process looks.
     pub fn say(&mut self, line: &str) {
         writeln!(self.stdin, "{line}").expect("the process listens");

@@ -14,6 +14,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// A running redis-server that nobody else uses. Everything is synchronous: usable in and outside of a runtime.
 pub struct RedisServer {
     child: Option<Child>,
+    /// Kills the server when its input ends, that is when the test program does, even by SIGKILL.
+    guard: Option<Child>,
     port: u16,
     args: Vec<String>,
     env: Vec<(String, String)>,
@@ -46,6 +48,7 @@ impl RedisServer {
     pub fn start_with_env(args: &[&str], env: impl IntoIterator<Item = (String, String)>) -> Self {
         let mut server = Self {
             child: None,
+            guard: None,
             port: 0,
             args: args.iter().map(|arg| (*arg).to_owned()).collect(),
             env: env.into_iter().collect(),
@@ -54,7 +57,7 @@ impl RedisServer {
         // Somebody else may take a free port before the server does: then the next one.
         for _ in 0..20 {
             server.port = free_port();
-            server.child = Some(server.spawn());
+            server.run();
             if server.wait_until_it_answers() {
                 return server;
             }
@@ -82,7 +85,7 @@ impl RedisServer {
 
     /// SIGKILL: nothing is said good-bye to. Fine if it does not run.
     pub fn kill(&mut self) {
-        if let Some(mut child) = self.child.take() {
+        for mut child in [self.guard.take(), self.child.take()].into_iter().flatten() {
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -98,7 +101,7 @@ impl RedisServer {
         self.kill();
         let end = Instant::now() + PATIENCE;
         while Instant::now() < end {
-            self.child = Some(self.spawn());
+            self.run();
             if self.wait_until_it_answers() {
                 return;
             }
@@ -134,6 +137,16 @@ impl RedisServer {
         }
         stream.write_all(request.as_bytes())?;
         read_answer(&mut BufReader::new(stream))
+    }
+
+    fn run(&mut self) {
+        let child = self.spawn();
+        let guard = Command::new("sh")
+            .args(["-c", &format!("read _; kill -9 {}", child.id())])
+            .stdin(Stdio::piped())
+            .spawn();
+        self.child = Some(child);
+        self.guard = Some(guard.expect("a shell"));
     }
 
     fn spawn(&self) -> Child {

@@ -390,9 +390,8 @@ impl Room {
     }
 
     #[cfg(test)]
-    pub(crate) fn held_until(&self, node: &Node, number: u64) -> Option<Duration> {
-        let permit = self.members.get(node)?.holds.get(&number);
-        permit.map(|(deadline, _)| *deadline)
+    pub(crate) fn permit(&self, node: &Node, number: u64) -> Option<(Duration, u64)> {
+        self.members.get(node)?.holds.get(&number).copied()
     }
 
     fn push(&self, node: &Node, grant: Grant) -> Option<Push> {

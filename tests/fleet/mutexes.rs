@@ -1,0 +1,362 @@
+//! Mutexes over Redis: several processes, frozen ones, hung servers, hostile and many names.
+
+use crate::support::process::{Process, begin, tell};
+use crate::support::redis::RedisServer;
+use crate::{LEASE, SLACK, backend, coordinator, millis};
+use futures_util::StreamExt;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::task::JoinSet;
+use tower_permit::{Coordinator, ErrorKind, Mutex, MutexGuard};
+
+#[tokio::test]
+async fn a_counter_outside_loses_no_count() {
+    let server = RedisServer::start();
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::write(folder.path().join("counter"), "0").expect("a counter");
+    let mut processes = [start(&server), start(&server)];
+    for process in &mut processes {
+        process.say(&format!("count 50 {}", folder.path().display()));
+    }
+    for process in &mut processes {
+        process.hear("counted").await;
+    }
+    let counter = std::fs::read_to_string(folder.path().join("counter")).expect("a counter");
+    assert_eq!(counter, "100");
+    // One line for each that went in: process, number of the request, token.
+    let log = std::fs::read_to_string(folder.path().join("log")).expect("a log");
+    let lines: Vec<Vec<u64>> = log
+        .lines()
+        .map(|line| {
+            line.split(' ')
+                .map(|n| n.parse().expect("a number"))
+                .collect()
+        })
+        .collect();
+    assert!(lines.is_sorted_by(|a, b| a[2] < b[2]), "tokens rise: {log}");
+    for process in &processes {
+        let own = lines
+            .iter()
+            .filter(|line| line[0] == u64::from(process.id()));
+        assert!(
+            own.map(|line| line[1]).eq(0..50),
+            "in order of arrival: {log}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_frozen_holder_has_lost_it_and_the_next_token_is_higher() {
+    let server = RedisServer::start();
+    let (mut first, mut second) = (start(&server), start(&server));
+    first.say("lock");
+    let old: u64 = first.hear("locked").await.parse().expect("a token");
+    // Ten leases: still held.
+    tokio::time::sleep(10 * LEASE).await;
+    first.say("valid");
+    assert_eq!(first.hear("valid").await, "true");
+
+    first.pause();
+    second.say("lock");
+    let new: u64 = second.hear("locked").await.parse().expect("a token");
+    assert!(new > old, "{new} after {old}");
+    tokio::time::sleep(LEASE).await;
+    first.say("valid");
+    first.resume();
+    assert_eq!(first.hear("valid").await, "false");
+    assert_eq!(first.hear("lost").await, "lost");
+    first.say("unlock");
+    assert_eq!(first.hear("unlocked").await, "Ok(false)");
+    second.say("valid");
+    assert_eq!(
+        second.hear("valid").await,
+        "true",
+        "a late unlock frees nobody else"
+    );
+}
+
+#[tokio::test]
+async fn a_mutex_is_lost_at_its_deadline_even_while_a_renewal_hangs() {
+    let server = RedisServer::start();
+    let permits = coordinator(&server.url());
+    let guard = permits.mutex("hangs").unwrap().lock().await.unwrap();
+    let frozen = Instant::now();
+    server.pause();
+    let lost = tokio::time::timeout(LEASE + SLACK, guard.lost()).await;
+    assert_eq!(lost.expect("by its own timer").kind(), ErrorKind::Lost);
+    assert!(frozen.elapsed() > LEASE / 2, "not before its time");
+    server.resume();
+    tokio::time::sleep(LEASE / 2).await;
+    assert!(!guard.is_valid(), "what was lost does not come back");
+}
+
+#[tokio::test]
+async fn tokens_rise_over_a_flush_and_a_restart() {
+    let mut server = RedisServer::start();
+    let permits = coordinator(&server.url());
+    let mutex = permits.mutex("tokens").unwrap();
+    let mut last = 0;
+    for round in 0..6 {
+        let guard = lock(&mutex).await;
+        assert!(guard.token() > last, "round {round}");
+        last = guard.token();
+        let _ = guard.unlock().await;
+        match round % 3 {
+            0 => drop(server.command(&["FLUSHALL"])),
+            1 => server.restart(),
+            _ => {}
+        }
+    }
+}
+
+#[tokio::test]
+async fn ten_thousand_rounds_with_cancellation_leave_nothing() {
+    let server = RedisServer::start();
+    let permits = coordinator(&server.url());
+    let mutex = permits.mutex("rounds").unwrap();
+    let mut tasks = JoinSet::new();
+    for task in 0..8u64 {
+        let mutex = mutex.clone();
+        tasks.spawn(async move {
+            for round in 0..1_250 {
+                let patience = Duration::from_micros((task * 7919 + round * 104_729) % 3_000);
+                tokio::select! {
+                    guard = mutex.lock() => {
+                        let guard = guard.unwrap();
+                        match round % 3 {
+                            0 => drop(guard.unlock().await.unwrap()),
+                            1 => drop(tokio::time::timeout(patience / 10, guard.unlock()).await),
+                            _ => drop(guard),
+                        }
+                    }
+                    () = tokio::time::sleep(patience) => {}
+                }
+            }
+        });
+    }
+    while let Some(ended) = tasks.join_next().await {
+        ended.expect("no panic");
+    }
+    let end = Instant::now() + LEASE / 2;
+    loop {
+        let seen = mutex.inspect().await.unwrap();
+        if (seen.in_use, seen.waiting) == (0, 0) {
+            break;
+        }
+        assert!(Instant::now() < end, "within a trip or two: {seen:?}");
+    }
+    // Nothing is renewed, and nothing is left one lease later.
+    nothing_is_left(&server).await;
+}
+
+#[tokio::test]
+async fn every_name_excludes_itself_only_and_no_key_is_raw() {
+    let server = RedisServer::start();
+    let permits = coordinator(&server.url());
+    let long = "x".repeat(10_000);
+    let names: &[&[u8]] = &[
+        b"",
+        b"*",
+        b"{",
+        b"}",
+        b"{}",
+        b"}{",
+        b"{a}",
+        b"a}",
+        b"a",
+        b"A",
+        b"aa",
+        b"\n",
+        b"\0",
+        b"\xff\xfe",
+        b"a:queue",
+        b"a:meta",
+        b"fleet:mutex:{a}",
+        b"a+b",
+        b"a/b",
+        b"%61",
+        b"a b",
+        long.as_bytes(),
+    ];
+    let mut guards = Vec::new();
+    for name in names {
+        let mutex = permits.mutex(name).unwrap();
+        guards.push(mutex.try_lock().await.expect("nobody else's name"));
+        let error = mutex.try_lock().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::LimitReached);
+    }
+    let keys = server.command(&["KEYS", "fleet:mutex:{*}"]).list();
+    assert_eq!(keys.len(), names.len());
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.:%~+{}".contains(c);
+    assert!(
+        keys.iter()
+            .all(|key| key.chars().all(plain) && key.len() < 200),
+        "{keys:?}"
+    );
+}
+
+/// 100,000 names, each used once.
+#[tokio::test]
+async fn many_names_leave_memory_and_redis_as_they_were() {
+    let server = RedisServer::start();
+    let permits = coordinator(&server.url());
+    let once = |n: u32| {
+        let permits = permits.clone();
+        async move {
+            let mutex = permits.mutex(format!("product:{n}")).unwrap();
+            let guard = lock(&mutex).await;
+            drop(guard);
+        }
+    };
+    let all = |numbers: std::ops::Range<u32>| {
+        futures_util::stream::iter(numbers)
+            .map(once)
+            .buffer_unordered(256)
+            .count()
+    };
+    // What a process takes once and for all is taken by then.
+    all(0..20_000).await;
+    let before = resident();
+    all(20_000..100_000).await;
+    let grown = resident().saturating_sub(before);
+    assert!(
+        grown < 8_000,
+        "{grown} KiB for 80,000 names that nobody uses"
+    );
+    nothing_is_left(&server).await;
+}
+
+/// One lease later. (`DBSIZE` counts what has expired and was not swept yet, `KEYS` does not.)
+async fn nothing_is_left(server: &RedisServer) {
+    let end = Instant::now() + LEASE + SLACK;
+    loop {
+        let keys = server.command(&["KEYS", "*"]).list();
+        if keys.is_empty() {
+            return;
+        }
+        assert!(Instant::now() < end, "left: {keys:?}");
+        tokio::time::sleep(millis(50)).await;
+    }
+}
+
+/// Memory of this process in KiB.
+fn resident() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").expect("a status");
+    let line = status
+        .lines()
+        .find(|line| line.starts_with("VmRSS:"))
+        .expect("a size");
+    let digits: String = line.chars().filter(char::is_ascii_digit).collect();
+    digits.parse().expect("a number")
+}
+
+/// Locks, however long the server is away.
+async fn lock(mutex: &Mutex) -> MutexGuard {
+    let end = Instant::now() + Duration::from_secs(10);
+    loop {
+        match mutex.lock().await {
+            Ok(guard) => return guard,
+            Err(error) if error.kind() == ErrorKind::Unavailable && Instant::now() < end => {
+                tokio::time::sleep(millis(20)).await;
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+// === in the process itself ===
+
+fn start(server: &RedisServer) -> Process {
+    Process::start("mutexes::locker", [("FLEET_LOCKS_AT", server.url())])
+}
+
+#[test]
+fn locker() {
+    let Ok(url) = std::env::var("FLEET_LOCKS_AT") else {
+        return;
+    };
+    begin();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    runtime.expect("a runtime").block_on(async {
+        serve(&url).await;
+        // A runtime that ends would wait for the next line.
+        std::process::exit(0);
+    });
+}
+
+async fn serve(url: &str) {
+    let permits = Coordinator::builder(backend(url))
+        .lease(LEASE)
+        .build()
+        .unwrap();
+    let mutex = permits.mutex("shared").unwrap();
+    let mut orders = BufReader::new(tokio::io::stdin()).lines();
+    while let Ok(Some(order)) = orders.next_line().await {
+        match order.split(' ').collect::<Vec<_>>()[..] {
+            ["count", times, folder] => {
+                count(&mutex, times.parse().unwrap(), folder.into()).await;
+                tell("counted");
+            }
+            ["lock"] => {
+                let guard = mutex.lock().await.unwrap();
+                tell(format_args!("locked {}", guard.token()));
+                hold(guard, &mut orders).await;
+            }
+            _ => panic!("unknown order: {order}"),
+        }
+    }
+}
+
+/// Holds until it is told to unlock.
+async fn hold(guard: MutexGuard, orders: &mut tokio::io::Lines<BufReader<tokio::io::Stdin>>) {
+    let mut lost = false;
+    loop {
+        let order = tokio::select! {
+            // Questions first: the answer is that of the very first look.
+            biased;
+            order = orders.next_line() => order.ok().flatten(),
+            error = guard.lost(), if !lost => {
+                lost = true;
+                tell(format_args!("lost {}", error.kind().as_str()));
+                continue;
+            }
+        };
+        match order.as_deref() {
+            Some("valid") => tell(format_args!("valid {}", guard.is_valid())),
+            _ => {
+                let unlocked = guard.unlock().await.map_err(|error| error.kind());
+                return tell(format_args!("unlocked {unlocked:?}"));
+            }
+        }
+    }
+}
+
+/// So many requests at once; each reads the counter, works, and writes it back plus one.
+async fn count(mutex: &Mutex, times: usize, folder: PathBuf) {
+    let mut requests = JoinSet::new();
+    for number in 0..times {
+        let (mutex, folder) = (mutex.clone(), folder.clone());
+        requests.spawn(async move {
+            let guard = mutex.lock().await.unwrap();
+            count_once(&folder, number, guard.token()).await;
+            drop(guard);
+        });
+    }
+    while let Some(ended) = requests.join_next().await {
+        ended.expect("no panic");
+    }
+}
+
+async fn count_once(folder: &Path, number: usize, token: u64) {
+    let (counter, log) = (folder.join("counter"), folder.join("log"));
+    let count: u64 = std::fs::read_to_string(&counter).unwrap().parse().unwrap();
+    let mut lines = std::fs::read_to_string(&log).unwrap_or_default();
+    tokio::time::sleep(millis(20)).await;
+    writeln!(lines, "{} {number} {token}", std::process::id()).unwrap();
+    std::fs::write(&log, lines).unwrap();
+    std::fs::write(&counter, (count + 1).to_string()).unwrap();
+}

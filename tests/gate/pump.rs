@@ -1,0 +1,214 @@
+//! A backend that is slow, silent or gone, and what callers see of it.
+
+use crate::backend::{Backend, Call, Events, Inspection, Open, Promises, Reply, Session};
+use crate::error::{Error, ErrorKind};
+use crate::name::{Node, Queue};
+use crate::{Coordinator, Memory, Semaphore};
+use futures_util::future::BoxFuture;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::runtime::Builder;
+use tokio::time::{Instant, sleep, timeout};
+
+const MILLI: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+
+/// How the backend takes the next calls.
+#[derive(Clone, Copy, Debug)]
+enum Manner {
+    /// It answers after this time.
+    After(Duration),
+    /// It never answers, and carries nothing out.
+    Silent,
+    /// It fails at once.
+    Refusing,
+}
+
+/// A door in front of [`Memory`].
+#[derive(Clone)]
+struct Door {
+    memory: Memory,
+    manners: Arc<Mutex<Manners>>,
+}
+
+#[derive(Debug)]
+struct Manners {
+    /// For one call each.
+    next: VecDeque<Manner>,
+    then: Manner,
+}
+
+struct Behind {
+    session: Arc<dyn Session>,
+    manners: Arc<Mutex<Manners>>,
+}
+
+impl Door {
+    fn new(then: Manner) -> Self {
+        let next = VecDeque::new();
+        Self {
+            memory: Memory::new(),
+            manners: Arc::new(Mutex::new(Manners { next, then })),
+        }
+    }
+
+    fn set(&self, then: Manner) {
+        self.manners.lock().unwrap().then = then;
+    }
+
+    fn once(&self, manner: Manner) {
+        self.manners.lock().unwrap().next.push_back(manner);
+    }
+
+    fn semaphore(&self, lease: Duration) -> (Coordinator, Semaphore) {
+        let permits = Coordinator::builder(self.clone()).lease(lease);
+        let permits = permits.build().expect("a fine lease");
+        let semaphore = permits.semaphore("test", 1).expect("a fine limit");
+        (permits, semaphore)
+    }
+}
+
+impl Backend for Door {}
+
+impl Open for Door {
+    fn open(self, node: Node, events: Events) -> Arc<dyn Session> {
+        Arc::new(Behind {
+            session: self.memory.open(node, events),
+            manners: self.manners,
+        })
+    }
+}
+
+impl Session for Behind {
+    fn exchange(&self, call: Call) -> BoxFuture<'_, Result<Reply, Error>> {
+        let manner = {
+            let mut manners = self.manners.lock().unwrap();
+            manners.next.pop_front().unwrap_or(manners.then)
+        };
+        Box::pin(async move {
+            match manner {
+                Manner::After(time) => sleep(time).await,
+                Manner::Silent => std::future::pending().await,
+                Manner::Refusing => return Err(Error::new(ErrorKind::Unavailable, "refused")),
+            }
+            self.session.exchange(call).await
+        })
+    }
+
+    fn inspect(&self, queue: Queue) -> BoxFuture<'_, Result<Inspection, Error>> {
+        self.session.inspect(queue)
+    }
+
+    fn evict(&self, queue: Queue, ticket: String) -> BoxFuture<'_, Result<bool, Error>> {
+        self.session.evict(queue, ticket)
+    }
+
+    fn check(&self) -> BoxFuture<'_, Result<(), Error>> {
+        self.session.check()
+    }
+
+    fn promises(&self) -> Promises {
+        self.session.promises()
+    }
+}
+
+/// How long it took, and what came of it.
+async fn timed<T>(future: impl Future<Output = T>) -> (Duration, T) {
+    let before = Instant::now();
+    let result = future.await;
+    (before.elapsed(), result)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_answer_is_heard_however_many_come_meanwhile() {
+    let door = Door::new(Manner::After(450 * MILLI));
+    let (_permits, semaphore) = door.semaphore(10 * SECOND);
+    let first = tokio::spawn({
+        let semaphore = semaphore.clone();
+        async move { semaphore.acquire().await }
+    });
+    // Each of them has something new to say while the first call is under way.
+    let mut others = Vec::new();
+    for _ in 0..20 {
+        sleep(30 * MILLI).await;
+        let semaphore = semaphore.clone();
+        others.push(tokio::spawn(async move { semaphore.acquire().await }));
+    }
+    let permit = first.await.unwrap().expect("a permit");
+    assert_eq!(semaphore.stats().in_use, 1);
+    drop(permit);
+    for other in others {
+        drop(other.await.unwrap().expect("a permit"));
+    }
+}
+
+#[test]
+fn a_try_is_answered_though_the_runtime_goes_that_asked_for_it() {
+    let door = Door::new(Manner::After(Duration::ZERO));
+    door.once(Manner::Silent);
+    door.once(Manner::Silent);
+    let (_permits, semaphore) = door.semaphore(10 * SECOND);
+    // The pump lives here, and is about to ask for the second time when this goes.
+    let there = Builder::new_multi_thread().enable_all().build().unwrap();
+    let other = semaphore.clone();
+    there.spawn(async move { other.try_acquire().await.map(drop) });
+    while semaphore.stats().waiting == 0 {
+        std::thread::yield_now();
+    }
+    let here = Builder::new_current_thread().enable_all().build().unwrap();
+    let answer = here.block_on(async {
+        let attempt = tokio::spawn(async move { semaphore.try_acquire().await.map(drop) });
+        sleep(700 * MILLI).await;
+        there.shutdown_background();
+        timeout(5 * SECOND, attempt).await
+    });
+    let answer = answer.expect("an answer").unwrap();
+    assert!(answer.is_ok(), "{answer:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn newcomers_are_refused_in_time_however_the_backend_fails() {
+    for lease in [SECOND, 10 * SECOND] {
+        for quick in 0..12 {
+            let door = Door::new(Manner::Silent);
+            for _ in 0..quick {
+                door.once(Manner::Refusing);
+            }
+            let (_permits, semaphore) = door.semaphore(lease);
+            let (took, answer) = timed(semaphore.acquire()).await;
+            assert_eq!(answer.unwrap_err().kind(), ErrorKind::Unavailable);
+            let fine = SECOND..=1250 * MILLI;
+            assert!(fine.contains(&took), "{took:?}, {lease:?}, {quick}");
+            let (took, answer) = timed(semaphore.try_acquire()).await;
+            assert_eq!(answer.unwrap_err().kind(), ErrorKind::Unavailable);
+            assert_eq!(took, Duration::ZERO, "it is known by now");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_second_outage_is_like_the_first_and_who_was_answered_waits_on() {
+    let door = Door::new(Manner::After(MILLI));
+    let (_permits, semaphore) = door.semaphore(10 * SECOND);
+    let held = semaphore.acquire().await.unwrap();
+    let waiting = tokio::spawn({
+        let semaphore = semaphore.clone();
+        async move { semaphore.acquire().await }
+    });
+    sleep(SECOND).await;
+    for _ in 0..2 {
+        door.set(Manner::Silent);
+        let (took, answer) = timed(semaphore.acquire()).await;
+        assert_eq!(answer.unwrap_err().kind(), ErrorKind::Unavailable);
+        assert!((SECOND..=1250 * MILLI).contains(&took), "{took:?}");
+        sleep(2 * SECOND).await;
+        door.set(Manner::After(MILLI));
+        sleep(SECOND).await;
+        assert!(held.is_valid() && !waiting.is_finished());
+        let error = semaphore.try_acquire().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::LimitReached, "it answers again");
+    }
+    drop(held);
+    drop(waiting.await.unwrap().expect("a permit"));
+}
