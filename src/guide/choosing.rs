@@ -12,12 +12,12 @@
 //! | data that is never wrong | a constraint, a transaction or an atomic statement in your database |
 //! | so many requests a second | a rate limiter: permits count what is under way, not what was |
 //!
-//! A limit holds its permit until the response's body has ended, so that a stream counts while it streams. The keyed layers
-//! let go when the response is there, so that a slow reader does not keep the key; both by choice
+//! A limit holds its permit until the response's body has ended, so that a stream counts while it streams. The keyed
+//! layers let go when the response is there, so that a slow reader does not keep the key; both by choice
 //! ([`release_at_response`], [`hold_until_body_end`]).
 //!
-//! A mutex is a limit of 1 with a fencing [token](crate::MutexGuard::token). A mutex and a semaphore of the same name have
-//! nothing to do with each other.
+//! A mutex is a limit of 1 with a fencing [token](crate::MutexGuard::token). A mutex and a semaphore of the same name
+//! have nothing to do with each other.
 //!
 //! # The database first
 //!
