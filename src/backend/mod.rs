@@ -13,6 +13,8 @@ use std::time::Duration;
 pub(crate) mod memory;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
+#[cfg(feature = "redlock")]
+pub(crate) mod redlock;
 
 #[cfg(test)]
 #[path = "../../tests/conformance/mod.rs"]
@@ -52,6 +54,11 @@ pub(crate) trait Session: Send + Sync + 'static {
     fn check(&self) -> BoxFuture<'_, Result<(), Error>>;
 
     fn promises(&self) -> Promises;
+
+    /// What follows after "… is the greatest limit", where there is a reason to give.
+    fn why_no_greater_limit(&self) -> &'static str {
+        ""
+    }
 }
 
 /// What a gate says about one name.

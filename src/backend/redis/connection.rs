@@ -28,11 +28,12 @@ const GIVEN_UP: u32 = 2;
 const ROUNDS: u32 = 5;
 
 /// The connection of one session, made at first use.
-pub(super) struct Link {
+pub(in crate::backend) struct Link {
     client: Client,
     /// Where the server is, for people: never more than host and port.
     server: Arc<str>,
-    inbox: String,
+    /// The channel to listen on, where something is pushed at all.
+    inbox: Option<String>,
     events: Events,
     slot: Mutex<Slot>,
     /// Our channel was refused: nothing will be pushed.
@@ -82,7 +83,11 @@ struct UnderWay<'a> {
 // === impl Link ===
 
 impl Link {
-    pub(super) fn new(client: Client, inbox: String, events: Events) -> Arc<Self> {
+    pub(in crate::backend) fn new(
+        client: Client,
+        inbox: Option<String>,
+        events: Events,
+    ) -> Arc<Self> {
         let server = client.get_connection_info().addr().to_string().into();
         Arc::new(Self {
             client,
@@ -94,12 +99,12 @@ impl Link {
         })
     }
 
-    pub(super) fn server(&self) -> &Arc<str> {
+    pub(in crate::backend) fn server(&self) -> &Arc<str> {
         &self.server
     }
 
     pub(super) fn inbox(&self) -> &str {
-        &self.inbox
+        self.inbox.as_deref().unwrap_or_default()
     }
 
     /// Nothing is pushed to us: ask often.
@@ -108,14 +113,14 @@ impl Link {
     }
 
     /// Sends one command and awaits its answer. The caller bounds the time by dropping the future.
-    pub(super) async fn send(self: &Arc<Self>, command: &Cmd) -> Result<Value, Error> {
+    pub(in crate::backend) async fn send(self: &Arc<Self>, command: &Cmd) -> Result<Value, Error> {
         self.try_send(command)
             .await?
             .map_err(|error| wire::error(&error, &self.server))
     }
 
     /// [`send`](Self::send), with the server's own error still in its hand.
-    pub(super) async fn try_send(
+    pub(in crate::backend) async fn try_send(
         self: &Arc<Self>,
         command: &Cmd,
     ) -> Result<Result<Value, RedisError>, Error> {
@@ -203,7 +208,8 @@ impl Link {
             self.events.clone(),
         );
         runtime.spawn(async move {
-            let made = tokio::time::timeout(CONNECTING, open(&client, &inbox, &events)).await;
+            let made =
+                tokio::time::timeout(CONNECTING, open(&client, inbox.as_deref(), &events)).await;
             let made = match made {
                 Ok(Ok(made)) => Ok(made),
                 Ok(Err(error)) => Err(wire::error(&error, &server)),
@@ -279,7 +285,7 @@ impl Link {
             tracing::warn!(
                 server = &*self.server,
                 "Redis does not let us SUBSCRIBE to {} ({}): waiting polls instead",
-                self.inbox,
+                self.inbox(),
                 wire::text(error),
             );
         }
@@ -293,13 +299,13 @@ impl Link {
 /// Connects and subscribes. A refused subscription is no failure: it is handed back.
 async fn open(
     client: &Client,
-    inbox: &str,
+    inbox: Option<&str>,
     events: &Events,
 ) -> Result<(Arc<Connection>, Option<RedisError>), RedisError> {
     // The driver owns the handler, and with it the sender: it is dropped when the driver is.
     let (end, ended) = watch::channel(false);
     let handler = {
-        let (inbox, events) = (inbox.to_owned(), events.clone());
+        let (inbox, events) = (inbox.unwrap_or_default().to_owned(), events.clone());
         move |push: PushInfo| -> Result<(), ()> {
             match push.kind {
                 PushKind::Message => wire::pushed(&push.data, &inbox, |event| events.send(event)),
@@ -321,10 +327,13 @@ async fn open(
         .get_multiplexed_async_connection_with_config(&config)
         .await?;
     drop(config);
-    let refused = match redis.subscribe(inbox).await {
-        Ok(()) => None,
-        Err(error) if wire::is_denied(&error) => Some(error),
-        Err(error) => return Err(error),
+    let refused = match inbox {
+        None => None,
+        Some(inbox) => match redis.subscribe(inbox).await {
+            Ok(()) => None,
+            Err(error) if wire::is_denied(&error) => Some(error),
+            Err(error) => return Err(error),
+        },
     };
     let connection = Connection {
         redis,

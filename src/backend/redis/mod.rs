@@ -3,14 +3,14 @@
 mod connection;
 #[cfg(test)]
 mod tests;
-mod wire;
+pub(super) mod wire;
 
 use crate::backend::{
     Backend, Call, Events, Inspection, Open, Outcome, Promises, Reply, Session, State,
 };
 use crate::error::{Error, ErrorKind};
 use crate::name::{Node, Queue};
-use connection::Link;
+pub(super) use connection::Link;
 use futures_util::future::BoxFuture;
 use redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
 use redis::{Client, Cmd, IntoConnectionInfo, ProtocolVersion, RedisError, Script, Value};
@@ -24,7 +24,7 @@ use std::time::Duration;
 static EXCHANGE: LazyLock<Source> = LazyLock::new(|| Source::new(include_str!("exchange.lua")));
 static INSPECT: LazyLock<Source> = LazyLock::new(|| Source::new(include_str!("inspect.lua")));
 
-const PREFIX: &str = "permit";
+pub(super) const PREFIX: &str = "permit";
 const LONGEST_PREFIX: usize = 64;
 /// An inspection and an eviction take no longer.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -33,7 +33,7 @@ const CHECKING: Duration = Duration::from_secs(3);
 /// How often a waiter asks when nothing can be pushed to it.
 const POLL: Duration = Duration::from_millis(100);
 /// The oldest server that has every command we use.
-const OLDEST: (u32, u32) = (6, 2);
+pub(super) const OLDEST: (u32, u32) = (6, 2);
 
 /// Permits in a Redis server (6.2 or later, or Valkey), for any number of processes.
 ///
@@ -80,7 +80,7 @@ const OLDEST: (u32, u32) = (6, 2);
 /// under memory pressure. More in the [guide](crate::guide::failures).
 #[derive(Clone)]
 pub struct Redis {
-    client: Client,
+    pub(super) client: Client,
     prefix: Arc<str>,
 }
 
@@ -93,7 +93,7 @@ struct RedisSession {
 }
 
 /// A script and the name that the server remembers it by.
-struct Source {
+pub(super) struct Source {
     code: &'static str,
     hash: String,
 }
@@ -152,16 +152,20 @@ impl Redis {
     /// [`ErrorKind::InvalidConfig`] for an empty prefix, one above 64 bytes, and one with braces, blanks, control characters or
     /// any of `*?[]\^`.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Result<Self, Error> {
-        let prefix: String = prefix.into();
-        let fits = |c: char| !c.is_whitespace() && !c.is_control() && !"{}*?[]\\^".contains(c);
-        if prefix.is_empty() || prefix.len() > LONGEST_PREFIX || !prefix.chars().all(fits) {
-            return Err(Error::config(format!(
-                "a prefix has 1 to {LONGEST_PREFIX} bytes and no braces, blanks, control characters or any of *?[]\\^"
-            )));
-        }
-        self.prefix = prefix.into();
+        self.prefix = checked_prefix(prefix.into())?;
         Ok(self)
     }
+}
+
+/// A prefix that can stand before every key.
+pub(super) fn checked_prefix(prefix: String) -> Result<Arc<str>, Error> {
+    let fits = |c: char| !c.is_whitespace() && !c.is_control() && !"{}*?[]\\^".contains(c);
+    if prefix.is_empty() || prefix.len() > LONGEST_PREFIX || !prefix.chars().all(fits) {
+        return Err(Error::config(format!(
+            "a prefix has 1 to {LONGEST_PREFIX} bytes and no braces, blanks, control characters or any of *?[]\\^"
+        )));
+    }
+    Ok(prefix.into())
 }
 
 impl fmt::Debug for Redis {
@@ -180,7 +184,7 @@ impl Open for Redis {
     fn open(self, node: Node, events: Events) -> Arc<dyn Session> {
         let inbox = wire::inbox(&self.prefix, node.as_str());
         Arc::new(RedisSession {
-            link: Link::new(self.client, inbox, events),
+            link: Link::new(self.client, Some(inbox), events),
             prefix: self.prefix,
             node,
             warned_mute: AtomicBool::new(false),
@@ -204,23 +208,12 @@ fn tcp_settings() -> TcpSettings {
 // === impl RedisSession ===
 
 impl RedisSession {
-    /// Runs a script, by its hash if the server knows it.
     async fn run(
         &self,
         source: &Source,
         args: impl Fn(&mut Cmd),
     ) -> Result<Result<Value, RedisError>, Error> {
-        let mut command = redis::cmd("EVALSHA");
-        command.arg(&source.hash);
-        args(&mut command);
-        match self.link.try_send(&command).await? {
-            Err(error) if wire::is_script_missing(&error) => {}
-            answer => return Ok(answer),
-        }
-        let mut command = redis::cmd("EVAL");
-        command.arg(source.code);
-        args(&mut command);
-        self.link.try_send(&command).await
+        source.run(&self.link, args).await
     }
 
     fn in_words(&self, answer: Result<Value, RedisError>) -> Result<Value, Error> {
@@ -476,8 +469,27 @@ fn fits(outcome: &Outcome, call: &Call) -> bool {
 // === impl Source ===
 
 impl Source {
-    fn new(code: &'static str) -> Self {
+    pub(super) fn new(code: &'static str) -> Self {
         let hash = Script::new(code).get_hash().to_owned();
         Self { code, hash }
+    }
+
+    /// Runs it, by its hash if the server knows it.
+    pub(super) async fn run(
+        &self,
+        link: &Arc<Link>,
+        args: impl Fn(&mut Cmd),
+    ) -> Result<Result<Value, RedisError>, Error> {
+        let mut command = redis::cmd("EVALSHA");
+        command.arg(&self.hash);
+        args(&mut command);
+        match link.try_send(&command).await? {
+            Err(error) if wire::is_script_missing(&error) => {}
+            answer => return Ok(answer),
+        }
+        let mut command = redis::cmd("EVAL");
+        command.arg(self.code);
+        args(&mut command);
+        link.try_send(&command).await
     }
 }
