@@ -174,6 +174,4 @@ conformance!(redis: redis_rig::RedisRig);
 #[cfg(feature = "redis")]
 conformance!(redis_without_pushes: redis_rig::RedisRig<false>);
 #[cfg(feature = "redlock")]
-conformance!(redlock_of_3: redlock_rig::RedlockRig<3>, a mutex without a queue);
-#[cfg(feature = "redlock")]
 conformance!(redlock_of_5: redlock_rig::RedlockRig<5>, a mutex without a queue);

@@ -72,9 +72,17 @@ impl Count {
                 let held = self.votes_for_leaving(*ticket);
                 held >= self.majority() || self.answered() - held >= self.majority()
             })
-            && (ask.want.is_empty()
-                || self.won(ask).is_some()
-                || (ask.want.iter()).all(|ticket| self.is_settled(self.takers(ask, *ticket).0)))
+            && match self.won(ask) {
+                Some(Won::Before(_)) => true,
+                // Perhaps a majority knows its token from before.
+                Some(Won::Now(grant)) => {
+                    let known = self.best_known(ask, grant.ticket);
+                    known.is_none_or(|(_, servers)| self.is_settled(servers))
+                }
+                None => {
+                    (ask.want.iter()).all(|ticket| self.is_settled(self.takers(ask, *ticket).0))
+                }
+            }
     }
 
     /// With so many votes it has a majority, or will not get one.
@@ -192,17 +200,23 @@ impl Count {
             if takers < self.majority() {
                 return None;
             }
-            let ours = self.voters(ask).filter(|v| v.is_held_by(ask, *ticket));
-            let tokens: Vec<u64> = ours.map(Vote::token).collect();
-            let known = tokens.iter().copied().find(|token| {
-                let same = tokens.iter().filter(|other| *other == token).count();
-                *token > 0 && same >= self.majority()
-            });
-            Some(match known {
-                Some(token) => Won::Before(Grant::new(*ticket, token)),
-                None => Won::Now(Grant::new(*ticket, token)),
-            })
+            let known = self.best_known(ask, *ticket);
+            Some(
+                match known.filter(|(_, servers)| *servers >= self.majority()) {
+                    Some((token, _)) => Won::Before(Grant::new(*ticket, token)),
+                    None => Won::Now(Grant::new(*ticket, token)),
+                },
+            )
         })
+    }
+
+    /// The token that most of those who have let this ticket in know, and how many they are.
+    fn best_known(&self, ask: &Ask, ticket: u64) -> Option<(u64, usize)> {
+        let ours = self.voters(ask).filter(|v| v.is_held_by(ask, ticket));
+        let tokens: Vec<u64> = ours.map(Vote::token).filter(|token| *token > 0).collect();
+        let servers = |token: &u64| tokens.iter().filter(|other| *other == token).count();
+        let known = tokens.iter().map(|token| (*token, servers(token)));
+        known.max_by_key(|(_, servers)| *servers)
     }
 
     /// Whether a majority shows one and the same permit.

@@ -247,10 +247,11 @@ impl RedlockSession {
 
     async fn say(&self, call: &Call) -> Result<Reply, Error> {
         let start = now();
-        let patience = patience(call.lease);
+        // A majority is enough, so this bounds a call only where there is none.
+        let time = call_time(call.lease);
         let ask = self.ask(call);
-        let mut round = Round::start(&self.servers, ask, patience * 3, &self.repeating)?;
-        round.votes(start + patience).await;
+        let mut round = Round::start(&self.servers, ask, time, &self.repeating)?;
+        round.votes(start + time / 2).await;
         let count = &round.count;
         if count.stale {
             return Ok(Reply::Stale);
@@ -279,7 +280,7 @@ impl RedlockSession {
             None => None,
             Some(Won::Before(grant)) => Some(grant),
             Some(Won::Now(grant)) => {
-                if !round.confirm(grant, start + patience * 2).await {
+                if !round.confirm(grant, start + time * 5 / 6).await {
                     return Err(self.too_few(round.count.answered(), round.count.first_error()));
                 }
                 Some(grant)
@@ -552,7 +553,7 @@ fn without_drift(left: Duration) -> Duration {
     left.saturating_sub(Duration::from_millis(2)) * 100 / 101
 }
 
-/// How long the servers are waited for: a third of the time that a call has, for the votes and then for the token.
-fn patience(lease: Duration) -> Duration {
-    Duration::from_millis(500).min(lease / 6) / 3
+/// How long a call may take: as long as the gate waits for it.
+fn call_time(lease: Duration) -> Duration {
+    Duration::from_millis(500).min(lease / 6)
 }
