@@ -86,8 +86,9 @@ const FEWEST: usize = 3;
 /// # The first lock
 ///
 /// New servers, and a new prefix, look like servers that came back empty. The very first lock is therefore granted one
-/// lease (10 s unless set) after the servers have first been asked for anything, by a lock or a check;
-/// [`try_lock`](crate::Mutex::try_lock) says [`Unavailable`](ErrorKind::Unavailable) until then.
+/// lease (10 s unless set) after the servers have first been asked for anything, by a lock or a check; until then
+/// [`lock`](crate::Mutex::lock) waits and [`try_lock`](crate::Mutex::try_lock) is refused, for what a server may have
+/// forgotten may still be held.
 ///
 /// # Keys
 ///
@@ -270,12 +271,6 @@ impl RedlockSession {
         let left: Vec<bool> = left.map(|it| count.held_until_now(*it)).collect();
         let won = count.won(round.ask());
         let mut in_use = count.in_use();
-        if won.is_none() && !call.try_enter.is_empty() && call.enter.is_empty() {
-            // Nobody may hold it: that is no reason to say that somebody does.
-            if let Some(too_young) = too_young {
-                return Err(self.unclear(Some(too_young)));
-            }
-        }
         let won = match won {
             None => None,
             Some(Won::Before(grant)) => Some(grant),
@@ -376,12 +371,7 @@ impl RedlockSession {
         &self,
         work: impl Iterator<Item = impl Future<Output = Result<T, Failure>>>,
     ) -> Result<Vec<T>, Error> {
-        if tokio::runtime::Handle::try_current().is_err() {
-            return Err(Error::new(
-                ErrorKind::NoRuntime,
-                "Redlock needs a tokio runtime",
-            ));
-        }
+        needs_runtime()?;
         let work = work.map(|it| tokio::time::timeout(PATIENCE, it));
         let (mut answers, mut failed) = (Vec::new(), None);
         for answer in join_all(work).await {
@@ -398,30 +388,37 @@ impl RedlockSession {
     }
 
     async fn try_everything(&self) -> Result<(), Error> {
-        let queue = Queue::mutex(format!("check:{}", self.node.as_str()).as_bytes())?;
-        let lease = Duration::from_secs(1);
-        let call = Call {
-            queue,
-            number: 1,
-            limit: 1,
-            lease,
-            leave: Vec::new(),
-            keep: Vec::new(),
-            enter: vec![rand::random_range(1..1 << 30)],
-            try_enter: Vec::new(),
+        needs_runtime()?;
+        // A name for each, for two of them may be one.
+        let ask = |at: usize| {
+            let name = format!("check:{}:{at}", self.node.as_str());
+            let call = Call {
+                queue: Queue::mutex(name.as_bytes())?,
+                number: 1,
+                limit: 1,
+                lease: Duration::from_secs(1),
+                leave: Vec::new(),
+                keep: Vec::new(),
+                enter: vec![1],
+                try_enter: Vec::new(),
+            };
+            Ok(self.ask(&call))
         };
-        let ask = self.ask(&call);
-        let checks = self.servers.iter().map(|server| {
-            let check = tokio::time::timeout(CHECKING, server.check(&ask));
-            async move {
+        let asks = (0..self.servers.len()).map(ask);
+        let asks = asks.collect::<Result<Vec<Ask>, Error>>()?;
+        let checks = self
+            .servers
+            .iter()
+            .zip(&asks)
+            .map(|(server, ask)| async move {
+                let check = tokio::time::timeout(CHECKING, server.check(ask));
                 check.await.unwrap_or_else(|_| {
                     Err(Error::new(
                         ErrorKind::Unavailable,
                         format!("Redis at {} does not answer", server.name()),
                     ))
                 })
-            }
-        });
+            });
         let mut wrong = Vec::new();
         let mut young = 0;
         for answer in join_all(checks).await {
@@ -446,7 +443,10 @@ impl RedlockSession {
                 self.servers.len(),
             );
         }
-        self.look_for_twins(&ask).await
+        match asks.first() {
+            Some(ask) => self.look_for_twins(ask).await,
+            None => Ok(()),
+        }
     }
 
     /// Two names of one server are one server.
@@ -533,6 +533,11 @@ impl Session for RedlockSession {
     fn why_no_greater_limit(&self) -> &'static str {
         ", for servers that each let in 2 let in 3 by majority when there are 3 of them, and 3 when there are 5"
     }
+}
+
+fn needs_runtime() -> Result<tokio::runtime::Handle, Error> {
+    tokio::runtime::Handle::try_current()
+        .map_err(|_| Error::new(ErrorKind::NoRuntime, "Redlock needs a tokio runtime"))
 }
 
 fn info(holder: Holder) -> TicketInfo {

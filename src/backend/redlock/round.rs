@@ -2,6 +2,7 @@
 //! it does late is taken back, or brought up to date, and then the task ends.
 
 use super::count::Count;
+use super::needs_runtime;
 use super::server::{Ask, Ballot, Failure, Holder, Server};
 use crate::backend::Grant;
 use crate::clock::{now, sleep_until};
@@ -10,7 +11,6 @@ use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -71,12 +71,7 @@ impl Round {
         patience: Duration,
         repeating: &Arc<AtomicUsize>,
     ) -> Result<Self, Error> {
-        let Ok(runtime) = Handle::try_current() else {
-            return Err(Error::new(
-                ErrorKind::NoRuntime,
-                "Redlock needs a tokio runtime",
-            ));
-        };
+        let runtime = needs_runtime()?;
         let (ask, started) = (Arc::new(ask), now());
         let (verdict, watching) = watch::channel(Verdict::Open);
         let (tell, said) = mpsc::unbounded_channel();

@@ -137,7 +137,7 @@ impl Server {
     }
 
     pub(super) async fn vote(&self, ask: &Ask) -> Result<Ballot, Failure> {
-        let answer = self.run(&VOTE, |command| {
+        let args = |command: &mut Cmd| {
             command
                 .arg(4)
                 .arg(&ask.keys.lock)
@@ -154,8 +154,13 @@ impl Server {
             for ticket in ask.leave.iter().chain(&ask.keep).chain(&ask.want) {
                 command.arg(*ticket);
             }
-        });
-        self.read(answer.await?, ballot)
+        };
+        // Whether a ticket held that leaves is answered once only, and the gate has to know of the first time.
+        let answer = match ask.leave.is_empty() {
+            true => self.run_twice(&VOTE, args).await,
+            false => self.run(&VOTE, args).await,
+        };
+        self.read(answer?, ballot)
     }
 
     /// Whether the lock is this ticket's, and now has the token.
@@ -165,7 +170,7 @@ impl Server {
         grant: Grant,
         create: bool,
     ) -> Result<bool, Failure> {
-        let answer = self.run(&CONFIRM, |command| {
+        let answer = self.run_twice(&CONFIRM, |command| {
             command
                 .arg(3)
                 .arg(&ask.keys.lock)
@@ -184,7 +189,7 @@ impl Server {
 
     /// Takes back what the attempt has made, if it is given up, and lets go what leaves.
     pub(super) async fn release(&self, ask: &Ask, given_up: bool) -> Result<(), Failure> {
-        let answer = self.run(&RELEASE, |command| {
+        let answer = self.run_twice(&RELEASE, |command| {
             command
                 .arg(2)
                 .arg(&ask.keys.lock)
@@ -202,7 +207,7 @@ impl Server {
 
     /// Who holds the lock here.
     pub(super) async fn look(&self, keys: &Keys) -> Result<Option<Holder>, Failure> {
-        let answer = self.run(&LOOK, |command| {
+        let answer = self.run_twice(&LOOK, |command| {
             command.arg(1).arg(&keys.lock);
         });
         self.read(answer.await?, seen)
@@ -221,13 +226,19 @@ impl Server {
         source: &Source,
         args: impl Fn(&mut Cmd),
     ) -> Result<Result<Value, RedisError>, Failure> {
-        let answer = source.run(&self.link, &args).await;
-        // An idle connection often shows only now that it has ended. The number makes that twice is as good as once.
-        let answer = match answer {
-            Ok(Err(error)) if error.is_connection_dropped() => source.run(&self.link, &args).await,
-            answer => answer,
-        };
-        answer.map_err(Failure::NotSent)
+        source.run(&self.link, args).await.map_err(Failure::NotSent)
+    }
+
+    /// The same. An idle connection often shows only now that it has ended; this is as good if it is done twice.
+    async fn run_twice(
+        &self,
+        source: &Source,
+        args: impl Fn(&mut Cmd),
+    ) -> Result<Result<Value, RedisError>, Failure> {
+        match self.run(source, &args).await? {
+            Err(error) if error.is_connection_dropped() => self.run(source, &args).await,
+            answer => Ok(answer),
+        }
     }
 
     fn read<T>(

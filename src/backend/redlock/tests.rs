@@ -6,8 +6,6 @@ mod faults;
 mod order;
 mod restarts;
 mod tokens;
-#[path = "../../../tests/support/witness.rs"]
-mod witness;
 
 use super::*;
 use crate::backend::Grant;

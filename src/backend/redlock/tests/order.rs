@@ -1,10 +1,10 @@
 //! Messages in the unluckiest order.
 
-use super::witness::Witness;
 use super::*;
 use crate::Coordinator;
 use crate::backend::redlock::server::{Ballot, Vote};
 use crate::backend::support::proxy::{Mode, Proxy, Way};
+use crate::backend::support::witness::Witness;
 
 /// One node, message by message.
 struct Hand {
@@ -171,8 +171,6 @@ async fn three_servers_and_three_clients_that_take_one_each() {
             builder.lease(LEASE * 2).build().unwrap()
         })
         .collect();
-    let start = std::sync::Barrier::new(1);
-    start.wait();
     let run = |times: usize| {
         let clients = permits.iter().map(|permits| {
             let (permits, witness) = (permits.clone(), witness.clone());
@@ -192,7 +190,7 @@ async fn three_servers_and_three_clients_that_take_one_each() {
         });
         join_all(clients)
     };
-    let unlucky = timeout(LEASE * 15, run(4))
+    timeout(LEASE * 15, run(4))
         .await
         .expect("somebody is stuck");
     for own in &ways {
@@ -202,7 +200,6 @@ async fn three_servers_and_three_clients_that_take_one_each() {
     }
     let whole = timeout(LEASE * 5, run(8)).await.expect("somebody is stuck");
     assert_eq!(witness.peak(), 1);
-    println!("longest waits: {unlucky:?}, then {whole:?}");
 }
 
 #[tokio::test]
@@ -232,7 +229,7 @@ async fn three_that_took_one_each_need_a_few_retries_only() {
             tries
         });
         let tries = join_all(waits).await;
-        assert!(tries.iter().all(|tries| *tries < 15), "{tries:?} tries");
+        assert!(tries.iter().all(|tries| *tries < 8), "{tries:?} tries");
         assert!(start.elapsed() < LEASE, "{:?}", start.elapsed());
     }
 }

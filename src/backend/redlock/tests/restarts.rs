@@ -83,7 +83,7 @@ async fn the_first_lock_waits_for_one_lease() {
     let start = Instant::now();
     let mutex = permits.mutex("buy").unwrap();
     let error = mutex.try_lock().await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert_eq!(error.kind(), ErrorKind::LimitReached, "{error}");
     let guard = mutex.lock().await.unwrap();
     let waited = start.elapsed();
     assert!(
