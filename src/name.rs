@@ -72,13 +72,17 @@ impl Queue {
         })
     }
 
-    /// The queue with this kind and this name in its safe form, as a backend hands them back.
+    /// The queue with this kind and this name in its safe form, as a backend hands them back. `None` for anything that is
+    /// not such a form: whoever may write to the backend may have made it up.
+    #[cfg_attr(not(feature = "redis"), allow(dead_code))]
     pub(crate) fn from_encoded(kind: &str, name: &str) -> Option<Self> {
         let kind = [Kind::Limit, Kind::Mutex]
             .into_iter()
             .find(|k| k.as_str() == kind)?;
+        let safe = |c: char| c.is_ascii_alphanumeric() || "-_.:%~+".contains(c);
+        let fits = !name.is_empty() && name.len() <= LONGEST_ENCODED && name.chars().all(safe);
         let name = name.into();
-        Some(Self { kind, name })
+        fits.then_some(Self { kind, name })
     }
 
     pub(crate) fn kind(&self) -> Kind {
@@ -215,7 +219,27 @@ mod tests {
             assert!(form.len() <= LONGEST_ENCODED, "{form}");
             let plain = |c: char| c.is_ascii_alphanumeric() || "-_.:%~+".contains(c);
             assert!(form.chars().all(plain), "{form}");
+            let back = Queue::from_encoded("mutex", &form).unwrap();
+            assert_eq!(back.name(), form, "it is taken back");
         }
+    }
+
+    #[test]
+    fn what_is_no_safe_form_is_not_taken_back() {
+        let long = "a".repeat(LONGEST_ENCODED + 1);
+        for name in [
+            "",
+            "a}:{b",
+            "a b",
+            "a/b",
+            "\n",
+            "\u{1b}[31m",
+            "\u{e4}",
+            long.as_str(),
+        ] {
+            assert!(Queue::from_encoded("limit", name).is_none(), "{name:?}");
+        }
+        assert!(Queue::from_encoded("other", "a").is_none());
     }
 
     #[test]

@@ -18,8 +18,10 @@ struct Trouble {
     /// When the first of them was sent.
     since: Instant,
     last_failure: Instant,
+    /// What the last of them met.
+    error: Error,
     /// It has lasted for so long that newcomers are refused.
-    outage: Option<Error>,
+    outage: bool,
 }
 
 // === impl Health ===
@@ -36,7 +38,7 @@ impl Health {
     pub(crate) fn answered(&self, now: Instant) {
         let trouble = self.trouble().take();
         if let Some(trouble) = trouble
-            && trouble.outage.is_some()
+            && trouble.outage
         {
             let lasted = now.saturating_duration_since(trouble.since);
             tracing::info!(?lasted, "the backend of the permits answers again");
@@ -49,18 +51,18 @@ impl Health {
         let trouble = guard.get_or_insert(Trouble {
             since: sent,
             last_failure: now,
-            outage: None,
+            error: error.clone(),
+            outage: false,
         });
-        if trouble.outage.is_none() && now > trouble.last_failure + self.outage_after {
+        if !trouble.outage && now > trouble.last_failure + self.outage_after {
             // Nobody has asked for so long that the last failure says nothing about now.
             trouble.since = sent;
         }
         trouble.last_failure = now;
-        let starts = trouble.outage.is_none() && now >= trouble.since + self.outage_after;
-        if starts {
-            trouble.outage = Some(error.clone());
-        }
-        let outage = trouble.outage.clone();
+        trouble.error = error.clone();
+        let starts = !trouble.outage && now >= trouble.since + self.outage_after;
+        trouble.outage |= starts;
+        let outage = trouble.outage.then(|| error.clone());
         drop(guard);
         if starts {
             tracing::warn!(
@@ -69,6 +71,13 @@ impl Health {
             );
         }
         outage
+    }
+
+    /// The call that was sent at `sent` is still under way when an outage [begins](Self::outage_begins). What newcomers are
+    /// told is what the calls before it met: this one has not met anything yet.
+    pub(crate) fn overdue(&self, sent: Instant, now: Instant) -> Option<Error> {
+        let error = self.trouble().as_ref()?.error.clone();
+        self.failed(sent, now, &error)
     }
 
     /// When newcomers are refused if a call that is sent at `sent` is not answered before. `None` if nobody knows of any
@@ -85,7 +94,7 @@ impl Health {
         let trouble = self.trouble();
         let trouble = trouble.as_ref()?;
         let fresh = now <= trouble.last_failure + self.outage_after;
-        trouble.outage.clone().filter(|_| fresh)
+        (trouble.outage && fresh).then(|| trouble.error.clone())
     }
 
     fn trouble(&self) -> std::sync::MutexGuard<'_, Option<Trouble>> {
@@ -121,6 +130,18 @@ mod tests {
             assert!(health.outage(at + AFTER * 2).is_none());
             at += AFTER * 10;
         }
+    }
+
+    #[test]
+    fn an_outage_that_begins_during_a_call_is_told_by_what_the_calls_before_it_met() {
+        let (health, start) = (Health::new(AFTER), Instant::now());
+        let second = start + AFTER / 2;
+        assert!(health.overdue(start, second).is_none());
+        health.failed(start, second, &error());
+        assert_eq!(health.outage_begins(second), Some(start + AFTER));
+        let told = health.overdue(second, start + AFTER).unwrap();
+        assert_eq!(told.to_string(), "down");
+        assert!(health.outage(start + AFTER).is_some());
     }
 
     #[test]

@@ -34,6 +34,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use tickets::Terms;
+use tokio::runtime::Handle;
 use tokio::sync::futures::OwnedNotified;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
@@ -270,14 +271,14 @@ impl Gate {
 
     /// A caller comes. `Err` if it is refused at once.
     fn join(self: &Arc<Self>, wait: &Wait, caller: Caller) -> Result<u64, Error> {
-        if tokio::runtime::Handle::try_current().is_err() {
+        let Ok(runtime) = Handle::try_current() else {
             return Err(Error::new(
                 ErrorKind::NoRuntime,
                 "a permit can only be taken on a thread with a tokio runtime",
             ));
-        }
+        };
         let outage = self.gates.health.outage(now());
-        self.tell(|state, now| {
+        self.tell_on(Some(runtime), |state, now| {
             // Under the lock, as `close` is: nobody joins behind its back.
             if self.gates.closing.load(Ordering::Relaxed) {
                 return Err(shutting_down());
@@ -407,9 +408,23 @@ impl Gate {
     /// Changes the state, and sees to it that a pump says what there is to say. What wakes somebody, by a word or by
     /// being dropped, is for the caller to do: not under the lock, for who is woken may come right back.
     fn tell<T>(self: &Arc<Self>, change: impl FnOnce(&mut State<Caller>, Instant) -> T) -> T {
+        self.tell_on(None, change)
+    }
+
+    /// [`tell`](Self::tell), by a caller whose runtime may have to go on with what he begins.
+    fn tell_on<T>(
+        self: &Arc<Self>,
+        runtime: Option<Handle>,
+        change: impl FnOnce(&mut State<Caller>, Instant) -> T,
+    ) -> T {
         let now = now();
         let mut inner = self.lock();
         let result = change(&mut inner.state, now);
+        if let Some(runtime) = runtime
+            && !inner.state.is_idle()
+        {
+            inner.pump.remember(runtime);
+        }
         inner.pump.wake(now);
         let pump = self.new_pump(&mut inner, now);
         drop(inner);
@@ -434,6 +449,9 @@ impl Gate {
             match why {
                 ErrorKind::HeldTooLong => tracing::warn!(
                     %name, ticket, "a permit was held for longer than max_hold: it is given back"
+                ),
+                ErrorKind::ShuttingDown => tracing::warn!(
+                    %name, ticket, "a permit was still held when the shutdown took it back"
                 ),
                 _ => tracing::error!(%name, ticket, "a permit was lost while it was in use"),
             }

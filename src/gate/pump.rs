@@ -1,8 +1,8 @@
 //! Says to the backend what a gate has to say. One task a name, and only while there is something to do.
 //!
 //! At most one call is under way for a name; what comes up meanwhile rides on the next. A pump may vanish at any await
-//! (its runtime may be dropped, or never be driven again): then another takes its place, on the runtime of the next
-//! caller.
+//! (its runtime may be dropped, or never be driven again): then another takes its place, on the runtime of an earlier
+//! caller or of the next.
 
 use super::state::{Batch, Step};
 use super::{Gate, Inner};
@@ -12,12 +12,14 @@ use crate::error::{Error, ErrorKind};
 use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::runtime::Handle;
+use tokio::runtime::{Handle, Id};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
 /// A pump that should have done something this long ago is on a runtime that nobody drives.
 const PATIENCE: Duration = Duration::from_millis(250);
+/// So many runtimes of callers are remembered.
+const MOST_RUNTIMES: usize = 8;
 /// So long a call may take at least before newcomers are refused for want of an answer.
 const LEAST_CHANCE: Duration = Duration::from_millis(100);
 
@@ -32,13 +34,17 @@ pub(super) struct PumpSlot {
     calling: bool,
     /// There is something new to say. One that was replaced still listens on its own.
     wake: Arc<Notify>,
+    /// The runtimes of the latest callers, the last one last: when the pump's own runtime ends, those on the others still
+    /// count on being renewed. Empty while there is nothing to do.
+    runtimes: Vec<Handle>,
 }
 
-/// Marks the gate as without a pump when this one vanishes.
+/// Hands over to a pump on another runtime when this one vanishes, or marks the gate as without one.
 pub(super) struct Pump {
     gate: Arc<Gate>,
     number: u64,
     wake: Arc<Notify>,
+    runtime: Id,
 }
 
 /// A pump that is to be started, when nothing is locked any more: a runtime that shuts down drops it at once.
@@ -66,6 +72,23 @@ impl PumpSlot {
             self.wake.notify_one();
         }
     }
+
+    /// A caller comes on this runtime.
+    pub(super) fn remember(&mut self, runtime: Handle) {
+        let id = runtime.id();
+        if self.runtimes.last().is_some_and(|last| last.id() == id) {
+            return;
+        }
+        self.forget(id);
+        if self.runtimes.len() >= MOST_RUNTIMES {
+            self.runtimes.remove(0);
+        }
+        self.runtimes.push(runtime);
+    }
+
+    fn forget(&mut self, runtime: Id) {
+        self.runtimes.retain(|known| known.id() != runtime);
+    }
 }
 
 impl Gate {
@@ -77,6 +100,10 @@ impl Gate {
             return None;
         }
         let runtime = Handle::try_current().ok()?;
+        Some(self.pump_on(runtime, slot, now))
+    }
+
+    fn pump_on(self: &Arc<Self>, runtime: Handle, slot: &mut PumpSlot, now: Instant) -> Start {
         if slot.due.is_some() {
             slot.wake = Arc::default();
         }
@@ -87,8 +114,9 @@ impl Gate {
             gate: Arc::clone(self),
             number: slot.current,
             wake: Arc::clone(&slot.wake),
+            runtime: runtime.id(),
         };
-        Some(Start { pump, runtime })
+        Start { pump, runtime }
     }
 }
 
@@ -135,7 +163,10 @@ impl Pump {
             Next::Say(_) => Some(now + self.gate.gates.call_timeout),
             Next::Wait(until) => Some(*until),
             // From here on the next caller starts a new one.
-            Next::Idle => None,
+            Next::Idle => {
+                inner.pump.runtimes.clear();
+                None
+            }
         };
         drop(guard);
         self.gate.deliver(news);
@@ -195,9 +226,7 @@ impl Pump {
         while now() < begins {
             sleep_until(begins).await;
         }
-        let now = now();
-        let waited = now.saturating_duration_since(sent);
-        if let Some(error) = health.failed(sent, now, &no_answer(waited)) {
+        if let Some(error) = health.overdue(sent, now()) {
             let mut inner = self.gate.lock();
             let current = inner.pump.current == self.number;
             let news = current.then(|| inner.state.refuse_newcomers(&error));
@@ -262,10 +291,23 @@ impl Pump {
 
 impl Drop for Pump {
     fn drop(&mut self) {
-        let mut inner = self.gate.lock();
-        if inner.pump.current == self.number {
-            inner.pump.due = None;
-            inner.pump.calling = false;
+        let mut guard = self.gate.lock();
+        let inner = &mut *guard;
+        if inner.pump.current != self.number {
+            return;
+        }
+        inner.pump.due = None;
+        inner.pump.calling = false;
+        inner.pump.forget(self.runtime);
+        // Its runtime has ended before its work was done: on to another. If that has ended too, the new pump comes by here.
+        let another = match inner.state.is_idle() {
+            true => None,
+            false => inner.pump.runtimes.last().cloned(),
+        };
+        let pump = another.map(|runtime| self.gate.pump_on(runtime, &mut inner.pump, now()));
+        drop(guard);
+        if let Some(pump) = pump {
+            pump.start();
         }
     }
 }

@@ -50,7 +50,8 @@ struct Try<C> {
     sent: bool,
 }
 
-/// What this process has seen of one name. Counters start when the name is first used.
+/// What this process has seen of one name. Counters start when its first semaphore is made, and anew when the last one
+/// and all its permits have been gone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
@@ -70,7 +71,7 @@ pub struct Stats {
     pub too_many_waiting: u64,
     /// Refused because the backend did not answer.
     pub unavailable: u64,
-    /// Permits lost: their lease ran out, they were evicted, or they were held for too long.
+    /// Permits lost: their lease ran out, they were evicted, held for too long, or taken back by a shutdown.
     pub lost: u64,
 }
 

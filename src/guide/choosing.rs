@@ -7,13 +7,17 @@
 //! | something that bears so many requests at a time: a model, a partner, a report that eats memory | a limit: [`DistributedConcurrencyLimitLayer`], or [`Semaphore`] without tower |
 //! | the same for each tenant, customer, host | a limit for each key: [`KeyedConcurrencyLimitLayer`] |
 //! | one at a time for each product, account, document | a mutex for each key: [`KeyedMutexLayer`], or [`Mutex`] without tower |
-//! | one at a time over several things, such as both accounts of a transfer | [`Coordinator::lock_all`], or a key of several names |
+//! | one at a time over several things, such as both accounts of a transfer | [`Coordinator::lock_all`], or a key of several names ([`Key::all`](crate::Key::all)) |
 //! | one process of the fleet that does a job | a [`Mutex`] that is kept for as long as the process lives; [`MutexGuard::lost`] says when the job is over |
 //! | data that is never wrong | a constraint, a transaction or an atomic statement in your database |
 //! | so many requests a second | a rate limiter: permits count what is under way, not what was |
 //!
-//! A mutex is a limit of 1 with a fencing [token](crate::MutexGuard::token). A mutex and a semaphore of the same name have
-//! nothing to do with each other.
+//! A limit holds its permit until the response's body has ended, so that a stream counts while it streams. The keyed
+//! layers let go when the response is there, so that a slow reader does not keep the key; both by choice
+//! ([`release_at_response`], [`hold_until_body_end`]).
+//!
+//! A mutex is a limit of 1 with a fencing [token](crate::MutexGuard::token). A mutex and a semaphore of the same name
+//! have nothing to do with each other.
 //!
 //! # The database first
 //!
@@ -57,6 +61,8 @@
 //! [`DistributedConcurrencyLimitLayer`]: crate::DistributedConcurrencyLimitLayer
 //! [`KeyedConcurrencyLimitLayer`]: crate::KeyedConcurrencyLimitLayer
 //! [`KeyedMutexLayer`]: crate::KeyedMutexLayer
+//! [`release_at_response`]: crate::DistributedConcurrencyLimitLayer::release_at_response
+//! [`hold_until_body_end`]: crate::layers::keyed::KeyedLayer::hold_until_body_end
 //! [`Semaphore`]: crate::Semaphore
 //! [`Mutex`]: crate::Mutex
 //! [`MutexGuard::lost`]: crate::MutexGuard::lost

@@ -36,26 +36,26 @@
 //!
 //! # What an outage costs
 //!
-//! While the server is down no permit can be counted, so a layer has to choose. [`OnUnavailable::Reject`], the
-//! default, keeps the limit and refuses requests (`503`). [`OnUnavailable::Allow`] serves them and forgets the limit
-//! meanwhile: fair for a limit that only saves money, wrong for one that protects something that breaks. What is under way
-//! goes on in both, as [`OnLost`] says.
+//! While the server is down no permit can be counted, so a layer has to choose. [`OnUnavailable::Reject`], the default,
+//! keeps the limit and refuses requests (`503`). [`OnUnavailable::Allow`] serves them and forgets the limit meanwhile:
+//! fair for a limit that only saves money, wrong for one that protects something that breaks. What is under way goes on
+//! in both, as [`OnLost`] says.
 //!
 //! # What is not promised
 //!
-//! * **A single Redis can forget.** After a flush, an eviction, or a failover or restart that loses data, those who held
-//!   are not counted any more, and at most `limit` newcomers come in beside them. Those who held hear of it within a third of
-//!   a lease. A request that [goes on](crate::layers::OnLost::Continue) all the same is one too many until it ends. For a mutex: two
-//!   holders until the older one hears of it and stops; the newer one has the higher token. Replicas do not change this, since Redis answers before
-//!   they have heard.
+//! * **A single Redis can forget.** After a flush, an eviction, or a failover or restart that loses data, those who
+//!   held are not counted any more, and at most `limit` newcomers come in beside them. Those who held hear of it within
+//!   a third of a lease. A request that [goes on](crate::layers::OnLost::Continue) all the same is one too many until
+//!   it ends. For a mutex: two holders until the older one hears of it and stops; the newer one has the higher token.
+//!   Replicas do not change this, since Redis answers before they have heard.
 //! * **A master that was cut off** may go on answering some processes while a new one answers the others: each side
 //!   keeps the limit, both together do not. See `min-replicas-to-write` in [`running`](super::running).
 //! * **A paused process** can act after its lease. That is what the [token](super::leases#tokens) is for.
-//! * **Somebody who deletes our keys by hand** can let more in. One of the three keys of a name, `…:meta`, gone twice within
-//!   one lease, while the others stay, is not protected against.
+//! * **Somebody who deletes our keys by hand** can let more in. One of the three keys of a name, `…:meta`, gone twice
+//!   within one lease, while the others stay, is not protected against.
 //! * **Tokens** rise over a flush as long as the server's clock has not fallen behind meanwhile.
-//! * **Order** is that of arrival at the backend. Who was thrown out of line (a pause, a flush) stands at its end.
-//!   A try ([`try_acquire`], [`reject_when_full`]) never passes the line.
+//! * **Order** is that of arrival at the backend. Who was thrown out of line (a pause, a flush) stands at its end. A
+//!   try ([`try_acquire`], [`reject_when_full`]) never passes the line.
 //!
 //! [`Memory`](crate::Memory) forgets only with its process, and nobody else is there to notice.
 //!

@@ -22,7 +22,8 @@
 //!
 //! Why the difference: one request too many for a short time is what a limit can bear; two holders are what a mutex is
 //! there to prevent. The time is that of a monotonic clock which counts when the machine sleeps (on Linux and Android),
-//! from before the call that confirmed was sent. So this process never believes that it holds for longer than the backend does.
+//! from before the call that confirmed was sent. So this process never believes that it holds for longer than the
+//! backend does.
 //!
 //! Work for as long as the lock is held, and stop when it is not:
 //!
@@ -54,8 +55,8 @@
 //!
 //! # Tokens
 //!
-//! What helps is a number. Each time a mutex is granted it comes with a [token](crate::MutexGuard::token) that is higher than
-//! all before it. Let the place that is written to remember the highest one, and refuse a lower one:
+//! What helps is a number. Each time a mutex is granted it comes with a [token](crate::MutexGuard::token) that is
+//! higher than all before it. Let the place that is written to remember the highest one, and refuse a lower one:
 //!
 //! ```sql
 //! UPDATE report SET text = ?, token = ? WHERE id = ? AND token < ?
@@ -110,22 +111,24 @@
 //!
 //! Renewal goes on as long as the guard lives, also when the work hangs. `max_hold` ends that: the permit goes back,
 //! the holder hears [`HeldTooLong`](crate::ErrorKind::HeldTooLong), one warning says so. In the layers it is 10 min
-//! unless [set](crate::DistributedConcurrencyLimitLayer::max_hold), for a [`Semaphore`](crate::Semaphore) unbounded unless
-//! [set](crate::Semaphore::max_hold). A [`Mutex`](crate::Mutex) without a layer has none: put a timeout round the work.
+//! unless [set](crate::DistributedConcurrencyLimitLayer::max_hold), keyed ones too; for a
+//! [`Semaphore`](crate::Semaphore) unbounded unless [set](crate::Semaphore::max_hold). A [`Mutex`](crate::Mutex)
+//! without a layer has none: put a timeout round the work.
 //!
 //! # The same lock twice
 //!
 //! Two requests of one process are two holders, always; so a task that locks what it has locked waits for itself. A
 //! [`lock_timeout`](crate::Mutex::lock_timeout) ends that with an error that says so. On purpose, use
-//! [`MutexGuard::reenter`](crate::MutexGuard::reenter): a second guard of the same hold, with the same token; the last one out unlocks. Inside a keyed
-//! layer the request's extensions carry the hold, and an inner layer of the same name and key enters by it.
+//! [`MutexGuard::reenter`](crate::MutexGuard::reenter): a second guard of the same hold, with the same token; the last
+//! one out unlocks. Inside a keyed layer the request's extensions have [`HeldKeys`](crate::HeldKeys), and an inner
+//! layer of the same name and key enters by them.
 //!
 //! # Several at once
 //!
 //! [`Coordinator::lock_all`](crate::Coordinator::lock_all) takes up to 64 names, each once, in one order that all
-//! processes share, so that `[a, b]` and `[b, a]` never wait for each other for ever. It takes them one after the other:
-//! while it waits for the second it holds the first, and each costs a trip. What was taken goes back when one fails or
-//! the wait ends. The set is lost when the first of it is; each guard has its own token.
+//! processes share, so that `[a, b]` and `[b, a]` never wait for each other for ever. It takes them one after the
+//! other: while it waits for the second it holds the first, and each costs a trip. What was taken goes back when one
+//! fails or the wait ends. The set is lost when the first of it is; each guard has its own token.
 //!
 //! [`Permit`]: crate::Permit
 //! [`MutexGuard`]: crate::MutexGuard

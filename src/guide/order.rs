@@ -44,8 +44,8 @@
 //! `ServiceBuilder`, and they read from the top.)
 //!
 //! **Two limits**, one inside the other: nest them in the same order everywhere. Requests that hold A and wait for B,
-//! beside others that hold B and wait for A, end with their `wait_timeout` only. The same goes for two keyed mutexes;
-//! a key of several names has no such trouble.
+//! beside others that hold B and wait for A, end with their `wait_timeout` only. The same goes for two keyed mutexes; a
+//! key of several names has no such trouble.
 //!
 //! **Bodies.** An axum handler reads the request's body itself, so a client that sends slowly holds the permit
 //! meanwhile. Bound the size and the time of a body, or read it before the limit.
@@ -53,27 +53,27 @@
 //! # Timeout
 //!
 //! `tower::timeout` outside a limit does less than one thinks: its clock starts at `call`, and the limit waits in
-//! `poll_ready`. So it does not bound the wait; `wait_timeout` does. Where the wait is in the future it counts: under an
-//! own `Router::layer` in axum, which makes a service ready inside its future; with [`reject_when_full`]; and for
+//! `poll_ready`. So it does not bound the wait; `wait_timeout` does. Where the wait is in the future it counts: under
+//! an own `Router::layer` in axum, which makes a service ready inside its future; with [`reject_when_full`]; and for
 //! the keyed layers, which are always ready. A request that is cut off in its wait gives its place up.
 //!
 //! # Retry
 //!
-//! Inside a limit, one permit covers all attempts and the pauses between them. Outside, each attempt takes a permit
-//! of its own, at the end of the line, and none is held during the pause. So put it outside when pauses are long.
-//! A refusal of ours is then an attempt that failed: let the policy look at its [`kind`](crate::Error::kind), and not
+//! Inside a limit, one permit covers all attempts and the pauses between them. Outside, each attempt takes a permit of
+//! its own, at the end of the line, and none is held during the pause. So put it outside when pauses are long. A
+//! refusal of ours is then an attempt that failed: let the policy look at its [`kind`](crate::Error::kind), and not
 //! repeat what has just waited for 30 s.
 //!
 //! # LoadShed
 //!
-//! `tower::load_shed` refuses what is not ready at the first look. A permit from another machine never is, so
-//! outside a limit that waits it sheds everything. Say [`reject_when_full`]: then readiness is the inner service's, and
-//! the one try is in the future. Inside a limit it does what it always does.
+//! `tower::load_shed` refuses what is not ready at the first look. A permit from another machine never is, so outside a
+//! limit that waits it sheds everything. Say [`reject_when_full`]: then readiness is the inner service's, and the one
+//! try is in the future. Inside a limit it does what it always does.
 //!
 //! # Buffer
 //!
-//! `tower::buffer` outside a limit is sound: a refusal never comes out of `poll_ready`, where one error would end
-//! the buffer for good. But its worker makes the service ready for one request after another. So
+//! `tower::buffer` outside a limit is sound: a refusal never comes out of `poll_ready`, where one error would end the
+//! buffer for good. But its worker makes the service ready for one request after another. So
 //!
 //! * only the first in the buffer stands in the fleet's line, and other processes, whose requests all stand there, get
 //!   more turns;
@@ -85,8 +85,8 @@
 //!
 //! # Balance
 //!
-//! `tower::balance` makes every endpoint ready and then chooses. With a limit round each endpoint, those that were
-//! not chosen have a permit reserved and do nothing with it. It goes back after [`reservation_ttl`], 1 s; the endpoint
+//! `tower::balance` makes every endpoint ready and then chooses. With a limit round each endpoint, those that were not
+//! chosen have a permit reserved and do nothing with it. It goes back after [`reservation_ttl`], 1 s; the endpoint
 //! stays ready all the same, and the call that comes later takes its permit in its future. So nothing is stuck, but
 //! each idle `Balance` of the fleet takes permits for a second now and then, and what `Balance` believes to be ready
 //! may have to wait. Better: one limit outside `Balance`; or `reject_when_full` round each endpoint, which reserves
@@ -94,9 +94,9 @@
 //!
 //! # Steer
 //!
-//! `tower::steer` is ready only when **all** of its services are. With limits that wait inside, one that is full
-//! holds up the requests for all others. Put the limit outside, use `reject_when_full` inside, or let a router choose
-//! that makes ready what it has chosen, as axum's does. The keyed layers are always ready and do no harm here.
+//! `tower::steer` is ready only when **all** of its services are. With limits that wait inside, one that is full holds
+//! up the requests for all others. Put the limit outside, use `reject_when_full` inside, or let a router choose that
+//! makes ready what it has chosen, as axum's does. The keyed layers are always ready and do no harm here.
 //!
 //! # One limit in process beside it
 //!

@@ -5,27 +5,28 @@
 //! * **Rights**: a dozen commands on the keys of one prefix, and one channel. [`Redis`] has the line for `ACL SETUSER`.
 //! * **Prefix**: one for each application and environment. Two applications with one prefix share every queue whose
 //!   name they both use.
-//! * **Memory**: set `maxmemory-policy noeviction`. With any other a full server may throw permits away. What we keep is
-//!   small: for each name in use three keys, with 100 to 200 bytes for each permit, waiter and process; an idle name leaves
-//!   nothing one lease later, after a crash an hour later.
-//! * **Replicas and failover**: a master that was only cut off, or paused, goes on accepting writes that nobody will ever
-//!   see. `min-replicas-to-write 1` and `min-replicas-max-lag 1` make it refuse them after a second, at the price that
-//!   it also refuses when its only replica is down. A coordinator talks to one address and does not ask a Sentinel: let
-//!   that address (a name, a proxy) move to the new master.
+//! * **Memory**: set `maxmemory-policy noeviction`. With any other a full server may throw permits away. What we keep
+//!   is small: for each name in use three keys, with 100 to 200 bytes for each permit, waiter and process; an idle name
+//!   leaves nothing one lease later, after a crash an hour later.
+//! * **Replicas and failover**: a master that was only cut off, or paused, goes on accepting writes that nobody will
+//!   ever see. `min-replicas-to-write 1` and `min-replicas-max-lag 1` make it refuse them after a second, at the price
+//!   that it also refuses when its only replica is down. A coordinator talks to one address and does not ask a
+//!   Sentinel: let that address (a name, a proxy) move to the new master.
 //! * A server of its own is not needed. Calls are short scripts, and none blocks.
 //!
 //! # At the start
 //!
 //! Nothing connects before the first permit is asked for, so a service can start before its Redis.
-//! [`Coordinator::check`] connects now, tries every command and right that will be needed, and says in plain words what is
-//! missing; it also warns in the log when the server evicts. Call it at the start. Whether its failure ends the process is
-//! up to you: end it for [`Denied`](crate::ErrorKind::Denied) and [`Incompatible`](crate::ErrorKind::Incompatible), which
-//! waiting does not mend; go on for [`Unavailable`](crate::ErrorKind::Unavailable).
+//! [`Coordinator::check`] connects now, tries every command and right that will be needed, and says in plain words what
+//! is missing; it also warns in the log when the server evicts. Call it at the start. Whether its failure ends the
+//! process is up to you: end it for [`Denied`](crate::ErrorKind::Denied) and
+//! [`Incompatible`](crate::ErrorKind::Incompatible), which waiting does not mend; go on for
+//! [`Unavailable`](crate::ErrorKind::Unavailable).
 //!
 //! # At the end
 //!
-//! First no new requests, then the end of those under way, then [`Coordinator::shutdown`], so that what this process held
-//! is free at once and not one lease later. Stay within the time that your platform gives before it kills.
+//! First no new requests, then the end of those under way, then [`Coordinator::shutdown`], so that what this process
+//! held is free at once and not one lease later. Stay within the time that your platform gives before it kills.
 //!
 //! ```no_run
 //! use axum::{Router, routing::get};
@@ -55,10 +56,11 @@
 //!
 //! # Who holds, who waits
 //!
-//! [`Coordinator::inspect`] for a semaphore and [`Mutex::inspect`](crate::Mutex::inspect) for a mutex list the tickets of
-//! all processes, with host and process id. [`Coordinator::evict`] and [`Mutex::evict`](crate::Mutex::evict) take one out:
-//! a holder hears that it is lost within a third of its lease, a waiter goes to the end of the line. Evicting stops
-//! nobody from working; it only lets the next one in.
+//! [`Coordinator::inspect`] for a semaphore and [`Mutex::inspect`](crate::Mutex::inspect) for a mutex list the tickets
+//! of all processes, with host and process id. [`Coordinator::evict`] and [`Mutex::evict`](crate::Mutex::evict) take
+//! one out: a holder hears that it is lost within a third of its lease, a waiter goes to the end of the line. Evicting
+//! stops nobody from working; it only lets the next one in. (The names of keyed layers cannot be inspected yet; the
+//! line about a long wait names their holders.)
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
@@ -94,24 +96,24 @@
 //! Names appear in their safe form. A name with a customer's number in it is in the log.
 //!
 //! [`Semaphore::stats`] has what this process has seen of a name: in use and waiting now; granted, lost, and refused by
-//! kind since the name came into use. Read it for your metrics at their pace. Worth an alarm: `unavailable`,
-//! `lost`, and a `timed_out` that rises.
+//! kind since the name came into use. Read it for your metrics at their pace. Worth an alarm: `unavailable`, `lost`,
+//! and a `timed_out` that rises.
 //!
 //! # Deploys
 //!
 //! Old and new processes run side by side for a while. They may differ:
 //!
-//! * in the **limit**: each process is let in only while fewer than *its own* limit are in use. So during the deploy the
-//!   higher one is the bound; and a waiter with the lower one, at the head of the line, holds up those behind it.
+//! * in the **limit**: each process is let in only while fewer than *its own* limit are in use. So during the deploy
+//!   the higher one is the bound; and a waiter with the lower one, at the head of the line, holds up those behind it.
 //!   Lowering throws nobody out. Without a deploy: [`Semaphore::set_limit`](crate::Semaphore::set_limit);
 //! * in the **lease**: each counts for its own permits;
-//! * in the **name**: then they are two queues, and both together let in the sum. The same goes for the prefix and
-//!   the server. For a limit that must hold, stop the old ones first.
+//! * in the **name**: then they are two queues, and both together let in the sum. The same goes for the prefix and the
+//!   server. For a limit that must hold, stop the old ones first.
 //!
 //! # Tests
 //!
-//! [`Memory`] needs no server, and clones of one stand for several processes. It follows tokio's clock, so with
-//! paused time a wait of half a minute takes no time at all:
+//! [`Memory`] needs no server, and clones of one stand for several processes. It follows tokio's clock, so with paused
+//! time a wait of half a minute takes no time at all:
 //!
 //! ```
 //! use std::time::Duration;

@@ -1,10 +1,14 @@
 //! Semaphores and permits over the in-process backend: what a caller may rely on, whatever the backend.
 
+#[path = "../support/logs.rs"]
+#[allow(dead_code, unreachable_pub)]
+mod logs;
 #[path = "../support/witness.rs"]
 mod witness;
 
 mod cancellation;
 mod runtimes;
+mod said;
 mod semaphore;
 
 use tower_permit::{Coordinator, Memory, Semaphore};

@@ -183,3 +183,33 @@ fn a_runtime_may_end_while_its_tasks_wait_and_hold() {
     drop(held);
     assert!(runtime().block_on(semaphore.acquire()).is_ok());
 }
+
+#[test]
+fn a_permit_outlives_the_runtime_that_another_caller_came_on() {
+    let memory = Memory::new();
+    let lease = Duration::from_secs(1);
+    let here = Coordinator::builder(memory.clone()).lease(lease);
+    let semaphore = here.build().unwrap().semaphore("name", 3).unwrap();
+    let threads = || {
+        let mut builder = Builder::new_multi_thread();
+        builder.worker_threads(1).enable_all().build().unwrap()
+    };
+    // The first one's runtime talks to the backend for all; the second has ended by the time it could take over.
+    let (first, second, third) = (threads(), threads(), threads());
+    let _one = first.block_on(semaphore.acquire()).unwrap();
+    let permit = third.block_on(semaphore.acquire()).unwrap();
+    let _two = second.block_on(semaphore.acquire()).unwrap();
+    drop(second);
+    drop(first);
+
+    let there = Coordinator::builder(memory).lease(lease).build().unwrap();
+    third.block_on(async {
+        for _ in 0..10 {
+            tokio::time::sleep(lease / 4).await;
+            // Somebody looks, so that what is overdue goes.
+            let _ = there.semaphore("name", 1).unwrap().try_acquire().await;
+            assert!(permit.is_valid());
+            assert_eq!(there.inspect("name").await.unwrap().in_use, 3);
+        }
+    });
+}

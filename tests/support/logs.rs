@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex, Once, PoisonError};
+use tracing_subscriber::fmt::format::FmtSpan;
 
 /// The lines that are logged on this thread until this is dropped: all of them, if the test's runtime has no other.
 #[derive(Debug)]
@@ -26,6 +27,7 @@ impl Logs {
             tracing_subscriber::fmt()
                 .with_max_level(tracing::Level::TRACE)
                 .with_ansi(false)
+                .with_span_events(FmtSpan::CLOSE)
                 .with_writer(|| ToReader)
                 .init();
         });

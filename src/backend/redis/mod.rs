@@ -14,6 +14,7 @@ use connection::Link;
 use futures_util::future::BoxFuture;
 use redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
 use redis::{Client, Cmd, IntoConnectionInfo, ProtocolVersion, RedisError, Script, Value};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -336,12 +337,11 @@ impl RedisSession {
 
     /// Each command on its own: inside a script the server does not say which one it refused.
     async fn look_at_rights(&self, queue: &Queue) -> Result<(), Error> {
-        let mut missing = String::new();
+        let mut missing = BTreeSet::new();
         for command in wire::Keys::new(&self.prefix, queue).every_command() {
             match self.link.try_send(&command).await? {
                 Err(error) if wire::is_denied(&error) => {
-                    missing.push_str(" +");
-                    missing.push_str(&wire::name(&command));
+                    missing.insert(format!("+{}", wire::name(&command)));
                 }
                 Err(error) if error.is_io_error() => {
                     return Err(wire::error(&error, self.link.server()));
@@ -353,10 +353,11 @@ impl RedisSession {
         if missing.is_empty() {
             return Ok(());
         }
+        let missing = Vec::from_iter(missing).join(" ");
         Err(Error::new(
             ErrorKind::Denied,
             format!(
-                "Redis at {} does not give us all rights to the keys {}:*, these are missing:{missing}",
+                "Redis at {} does not give us all rights to the keys {}:*, these are missing: {missing}",
                 self.link.server(),
                 self.prefix
             ),

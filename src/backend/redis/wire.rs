@@ -56,6 +56,7 @@ impl Keys {
             &["zremrangebyscore", permits, "-inf", "0"],
             &["zrem", permits, "x"],
             &["hset", meta, "x", "x"],
+            &["pexpire", meta, "1000"],
             &["hmget", meta, "x"],
             &["hgetall", meta],
             &["hdel", meta, "x"],
@@ -291,10 +292,11 @@ pub(super) fn field(value: &Value, name: &str) -> Option<String> {
             .iter()
             .find(|(key, _)| is_it(key))
             .and_then(|(_, value)| text_of(value.clone())),
-        Value::Array(items) => items
-            .chunks_exact(2)
-            .find(|pair| is_it(&pair[0]))
-            .and_then(|pair| text_of(pair[1].clone())),
+        Value::Array(items) => {
+            let (pairs, _) = items.as_chunks();
+            let found = pairs.iter().find(|[key, _]| is_it(key));
+            found.and_then(|[_, value]| text_of(value.clone()))
+        }
         _ => None,
     }
 }

@@ -1,0 +1,195 @@
+//! The link: servers that are down, slow, restarted, or cut off.
+
+use super::*;
+
+#[tokio::test]
+async fn a_server_that_is_down_is_said_at_once() {
+    let mut server = RedisServer::start();
+    let mut a = Peer::new(&server.url());
+    a.enter(&[1]).await;
+    a.resynced().await;
+    server.stop();
+    for _ in 0..20 {
+        let start = Instant::now();
+        let error = a.try_to_enter(&[2]).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        assert!(
+            start.elapsed() < Duration::from_millis(100),
+            "{:?}",
+            start.elapsed()
+        );
+        sleep(Duration::from_millis(5)).await;
+    }
+    while a.events.try_recv().is_ok() {}
+    server.restart();
+    sleep(Duration::from_millis(110)).await;
+    assert_eq!(plain(&a.enter(&[3]).await.entered), HELD);
+    a.resynced().await;
+}
+
+#[tokio::test]
+async fn a_restart_between_two_calls_goes_unnoticed() {
+    let mut server = RedisServer::start();
+    let mut a = Peer::new(&server.url());
+    a.enter(&[1]).await;
+    a.resynced().await;
+    server.restart();
+    a.resynced().await;
+    assert_eq!(plain(&a.enter(&[2]).await.entered), HELD);
+    a.resynced().await;
+}
+
+#[tokio::test]
+async fn two_calls_given_up_make_a_new_connection() {
+    let server = RedisServer::start();
+    let a = Peer::new(&server.url());
+    let connections = || server.command(&["INFO", "stats"]).text();
+    let connections = || -> i64 {
+        let line = "total_connections_received:";
+        connections()
+            .lines()
+            .find_map(|l| l.strip_prefix(line)?.parse().ok())
+            .unwrap()
+    };
+    a.enter(&[1]).await;
+    let before = connections();
+    server.pause();
+    a.give_up().await;
+    server.resume();
+    a.enter(&[1]).await;
+    server.pause();
+    a.give_up().await;
+    server.resume();
+    a.enter(&[1]).await;
+    assert_eq!(connections() - before, 1, "one at a time is no reason");
+    server.pause();
+    a.give_up().await;
+    a.give_up().await;
+    // Connecting goes on while calls that wait for it are given up.
+    a.give_up().await;
+    a.give_up().await;
+    server.resume();
+    assert_eq!(plain(&a.enter(&[1]).await.entered), HELD);
+    assert_eq!(connections() - before, 3);
+}
+
+#[tokio::test]
+async fn an_attempt_to_connect_has_an_end() {
+    let server = RedisServer::start();
+    let a = Peer::new(&server.url());
+    server.pause();
+    let start = Instant::now();
+    let error = a.try_to_enter(&[1]).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(start.elapsed() < Duration::from_millis(2500));
+    let error = a.session.check().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    server.resume();
+}
+
+#[tokio::test]
+async fn sockets_databases_and_full_houses() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("redis.sock");
+    let socket = socket.to_str().unwrap();
+    let server = RedisServer::start_with(&["--unixsocket", socket]);
+    let (a, mut b) = (
+        Peer::new(&format!("redis+unix://{socket}?db=3")),
+        Peer::new(&format!("{}/3", server.url())),
+    );
+    a.enter(&[1]).await;
+    assert_eq!(b.enter(&[1]).await.entered, WAITING);
+    a.leave(&[1]).await;
+    assert_eq!(b.granted().await.ticket, 1);
+    assert_eq!(server.command(&["DBSIZE"]).int(), 0);
+    a.session.check().await.unwrap();
+
+    let none = Peer::new(&format!("{}/99", server.url()));
+    let error = none.try_to_enter(&[1]).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Incompatible, "{error}");
+    server.command(&["CONFIG", "SET", "maxclients", "2"]);
+    let late = Peer::new(&server.url());
+    let error = late.try_to_enter(&[1]).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+}
+
+/// Many names at once, while connections are cut and scripts forgotten.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn goes_on_while_connections_are_cut() {
+    let server = RedisServer::start();
+    let a = Arc::new(Peer::new(&server.url()));
+    let tasks: Vec<_> = (0..16)
+        .map(|name: u32| {
+            let a = a.clone();
+            tokio::spawn(async move {
+                let queue = Queue::limit(format!("n{name}").as_bytes()).unwrap();
+                let (end, mut done, mut failed) = (Instant::now() + Duration::from_secs(1), 0, 0);
+                while Instant::now() < end {
+                    let (queue, ticket) = (queue.clone(), vec![done]);
+                    let call = if done % 2 == 0 {
+                        Call {
+                            queue,
+                            enter: ticket,
+                            ..a.call()
+                        }
+                    } else {
+                        Call {
+                            queue,
+                            leave: vec![done - 1],
+                            ..a.call()
+                        }
+                    };
+                    match a.say(call).await {
+                        Ok(_) => done += 1,
+                        Err(error) => {
+                            assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+                            failed += 1;
+                            sleep(Duration::from_millis(5)).await;
+                        }
+                    }
+                }
+                (done, failed)
+            })
+        })
+        .collect();
+    for _ in 0..20 {
+        sleep(Duration::from_millis(50)).await;
+        server.command(&["SCRIPT", "FLUSH"]);
+        server.command(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+    }
+    for task in tasks {
+        let (done, failed) = task.await.unwrap();
+        assert!(
+            done > 100 && failed < done / 10,
+            "{done} done, {failed} failed"
+        );
+    }
+}
+
+#[test]
+fn ten_runtimes_one_after_another() {
+    let server = RedisServer::start();
+    let a = Arc::new(Peer::new(&server.url()));
+    for ticket in 0..10 {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            assert_eq!(plain(&a.enter(&[ticket]).await.entered), HELD);
+            a.leave(&[ticket]).await;
+        });
+        // One that ends in the middle of connecting.
+        drop(runtime);
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let a = a.clone();
+            tokio::spawn(async move { drop(a.try_to_enter(&[99]).await) });
+            tokio::task::yield_now().await;
+        });
+    }
+    assert_eq!(server.command(&["ZCARD", keys()[0]]), Answer::Int(0));
+}

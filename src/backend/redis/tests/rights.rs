@@ -1,0 +1,100 @@
+//! Users with few rights, and with too few.
+
+use super::*;
+
+fn user(server: &RedisServer, rights: &str) -> String {
+    let mut words = vec!["ACL", "SETUSER", "u", "reset", "on", ">secret", "~shop:*"];
+    words.extend(rights.split_whitespace());
+    assert_eq!(server.command(&words).text(), "OK", "{rights}");
+    server.url_of("u", "secret")
+}
+
+#[tokio::test]
+async fn the_least_rights_are_enough() {
+    let server = RedisServer::start();
+    let url = user(
+        &server,
+        &format!("resetchannels &shop:inbox:* -@all {RIGHTS}"),
+    );
+    let lease = Duration::from_millis(500);
+    let (a, mut b) = (Peer::new(&url).lease(lease), Peer::new(&url).lease(lease));
+    a.session.check().await.unwrap();
+    assert_eq!(server.command(&["DBSIZE"]).int(), 0);
+    let dead = Peer::new(&url).lease(lease);
+    dead.enter(&[1]).await;
+    drop(dead);
+    a.enter(&[1]).await;
+    b.enter(&[1]).await;
+    for _ in 0..8 {
+        sleep(lease / 5).await;
+        a.enter(&[1]).await;
+        b.enter(&[1]).await;
+    }
+    a.leave(&[1]).await;
+    assert_eq!(b.granted().await.ticket, 1);
+    a.session.inspect(queue()).await.unwrap();
+    a.session.evict(queue(), b.node.ticket(1)).await.unwrap();
+}
+
+#[tokio::test]
+async fn each_missing_right_is_named() {
+    let server = RedisServer::start();
+    for right in RIGHTS.split_whitespace() {
+        let url = user(
+            &server,
+            &format!("resetchannels &shop:inbox:* -@all {RIGHTS}"),
+        );
+        let minus = right.replace('+', "-");
+        server.command(&["ACL", "SETUSER", "u", &minus]);
+        server.command(&["SCRIPT", "FLUSH"]);
+        let error = Peer::new(&url).session.check().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Denied, "{right}: {error}");
+        let said = error.to_string().to_lowercase();
+        assert!(said.contains(&right[1..]), "{right}: {error}");
+        assert!(
+            said.contains("127.0.0.1") && !said.contains("secret"),
+            "{error}"
+        );
+        // Nothing that is left stays for ever, unless that is the very right.
+        for key in server.command(&["KEYS", "*"]).list() {
+            let left = server.command(&["PTTL", &key]).int();
+            assert!(left >= 0 || right == "+pexpire", "{right}: {key}");
+        }
+        server.command(&["FLUSHALL"]);
+    }
+    let error = Peer::new(&server.url_of("u", "wrong"))
+        .session
+        .check()
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied);
+    assert!(!error.to_string().contains("wrong"), "{error}");
+    let locked = RedisServer::start_with(&["--requirepass", "x"]);
+    let error = Peer::new(&locked.url())
+        .try_to_enter(&[1])
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+}
+
+#[tokio::test]
+async fn refused_pushes_become_polls() {
+    let server = RedisServer::start();
+    // May listen, may not push; then neither.
+    for rights in [
+        "resetchannels &shop:inbox:* +@all -publish",
+        "resetchannels +@all",
+    ] {
+        server.command(&["FLUSHALL"]);
+        let url = user(&server, rights);
+        let (a, b) = (Peer::new(&url), Peer::new(&url));
+        let c = Peer::new(&url);
+        a.enter(&[1]).await;
+        b.enter(&[1]).await;
+        a.leave(&[1]).await;
+        let waiting = c.enter(&[1]).await;
+        assert_eq!(waiting.look_again, Some(POLL), "{rights}");
+        b.leave(&[1]).await;
+        assert_eq!(plain(&c.enter(&[1]).await.entered), HELD);
+    }
+}

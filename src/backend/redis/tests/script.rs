@@ -1,0 +1,475 @@
+//! What is particular to the script.
+
+use super::*;
+
+#[tokio::test]
+async fn grants_queues_and_hands_on() {
+    let server = RedisServer::start();
+    let (a, mut b) = (Peer::new(&server.url()), Peer::new(&server.url()));
+    let first = a.enter(&[1]).await;
+    assert_eq!(plain(&first.entered), HELD);
+    assert_eq!(
+        (first.in_use, first.waiting, first.look_again),
+        (1, 0, None)
+    );
+
+    let second = b.enter(&[7]).await;
+    assert_eq!(second.entered, WAITING);
+    assert_eq!((second.in_use, second.waiting), (1, 1));
+    let look_again = second.look_again.unwrap();
+    assert!(
+        look_again > Duration::ZERO && look_again < LEASE / 2,
+        "{look_again:?}"
+    );
+    // Only those who wait are asked to look again, and nobody passes the queue.
+    let tried = a
+        .say(Call {
+            try_enter: vec![2],
+            ..a.call()
+        })
+        .await
+        .unwrap();
+    assert_eq!(
+        (tried.tried, tried.look_again),
+        (vec![State::Refused], None)
+    );
+
+    let left = a.leave(&[1, 99]).await;
+    assert_eq!(
+        (left.left, left.in_use, left.waiting),
+        (vec![true, false], 1, 0)
+    );
+    let grant = b.granted().await;
+    assert_eq!(grant.ticket, 7);
+    assert!(grant.token > token(&first.entered));
+    let kept = b.keep(&[7]).await;
+    assert_eq!(kept.kept, vec![State::Held { token: grant.token }]);
+    assert_eq!(kept.look_again, None);
+}
+
+#[tokio::test]
+async fn own_grants_come_with_the_reply() {
+    let server = RedisServer::start();
+    let a = Peer::new(&server.url()).limit(2);
+    let entered = a.enter(&[1, 2, 3, 4, 5]).await.entered;
+    assert_eq!(
+        plain(&entered),
+        [HELD, HELD, WAITING, WAITING, WAITING].concat()
+    );
+    // A place is not a permit, and cannot be kept.
+    assert_eq!(a.keep(&[3]).await.kept, vec![State::Gone]);
+    let left = a.leave(&[4, 2, 1]).await;
+    let tickets: Vec<u64> = left.granted.iter().map(|grant| grant.ticket).collect();
+    assert_eq!((tickets, left.left), (vec![3, 5], vec![false, true, true]));
+    assert!(left.granted[0].token < left.granted[1].token);
+    assert_eq!((left.in_use, left.waiting), (2, 0));
+    // Named or not.
+    a.enter(&[6]).await;
+    let call = Call {
+        leave: vec![3],
+        enter: vec![6],
+        ..a.call()
+    };
+    let both = a.say(call).await.unwrap();
+    assert_eq!(plain(&both.entered), HELD);
+    assert_eq!(both.granted.len(), 1);
+}
+
+#[tokio::test]
+async fn a_late_call_changes_nothing() {
+    let server = RedisServer::start();
+    let a = Peer::new(&server.url());
+    let late = Call {
+        enter: vec![1],
+        ..a.call()
+    };
+    a.leave(&[1]).await;
+    assert_eq!(a.session.exchange(late).await.unwrap(), Reply::Stale);
+    let same = Call {
+        enter: vec![2],
+        ..a.call()
+    };
+    let first = a.say(same.clone()).await.unwrap();
+    let again = a.say(same).await.unwrap();
+    assert_eq!(first.entered, again.entered);
+    assert_eq!(again.in_use, 1);
+}
+
+#[tokio::test]
+async fn a_full_call_is_carried_out() {
+    let server = RedisServer::start();
+    let a = Peer::new(&server.url()).limit(100);
+    let tickets: Vec<u64> = (1..=256).collect();
+    let entered = a.enter(&tickets).await;
+    assert_eq!((entered.in_use, entered.waiting), (100, 156));
+    assert_eq!(
+        a.keep(&tickets)
+            .await
+            .kept
+            .iter()
+            .filter(|s| **s == State::Gone)
+            .count(),
+        156
+    );
+    let left = a.leave(&tickets).await;
+    assert_eq!((left.in_use, left.waiting, left.granted.len()), (0, 0, 0));
+    // As many are granted by one call as fit into one, and the next follows at once.
+    let b = Peer::new(&server.url());
+    b.enter(&[1]).await;
+    for start in [1000, 2000] {
+        b.enter(&(start..start + 256).collect::<Vec<_>>()).await;
+    }
+    let b = b.limit(1000);
+    let first = b.leave(&[1]).await;
+    assert_eq!((first.granted.len(), first.waiting), (256, 256));
+    assert_eq!(first.look_again, Some(Duration::from_millis(1)));
+    assert_eq!(b.keep(&[]).await.granted.len(), 256);
+}
+
+#[tokio::test]
+async fn survives_script_flush() {
+    let server = RedisServer::start();
+    let a = Peer::new(&server.url());
+    for ticket in 1..20 {
+        server.command(&["SCRIPT", "FLUSH"]);
+        assert_eq!(plain(&a.enter(&[ticket]).await.entered), HELD);
+        server.command(&["SCRIPT", "FLUSH"]);
+        a.leave(&[ticket]).await;
+    }
+}
+
+#[tokio::test]
+async fn something_else_under_a_key_is_said_and_left_alone() {
+    for key in keys() {
+        let server = RedisServer::start();
+        server.command(&["SET", key, "mine"]);
+        let a = Peer::new(&server.url());
+        let error = a.try_to_enter(&[1, 2]).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Incompatible, "{key}: {error}");
+        assert!(error.to_string().contains("prefix"), "{error}");
+        assert_eq!(server.command(&["DBSIZE"]).int(), 1, "{key}");
+        assert_eq!(server.command(&["GET", key]).text(), "mine");
+    }
+    // Also when it comes later.
+    let server = RedisServer::start();
+    let a = Peer::new(&server.url());
+    a.enter(&[1]).await;
+    server.command(&["SET", keys()[1], "mine"]);
+    let error = a.try_to_enter(&[2]).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Incompatible, "{error}");
+    assert_eq!(server.command(&["ZCARD", keys()[0]]).int(), 1);
+    // What is no state of ours.
+    server.command(&["HSET", keys()[2], "state", "x"]);
+    let error = a.try_to_enter(&[2]).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Incompatible, "{error}");
+}
+
+#[tokio::test]
+async fn full_memory_lets_permits_be_kept_and_left() {
+    let server = RedisServer::start();
+    let (a, mut b) = (Peer::new(&server.url()), Peer::new(&server.url()));
+    a.enter(&[1]).await;
+    b.enter(&[2]).await;
+    server.command(&["CONFIG", "SET", "maxmemory", "1"]);
+    assert!(server.command(&["SET", "x", "y"]).text().starts_with("OOM"));
+    assert_eq!(plain(&a.keep(&[1]).await.kept), HELD);
+    assert_eq!(a.leave(&[1]).await.left, vec![true]);
+    assert_eq!(b.granted().await.ticket, 2);
+    assert_eq!(b.leave(&[2]).await.left, vec![true]);
+    server.command(&["SCRIPT", "FLUSH"]);
+    assert_eq!(plain(&a.enter(&[3]).await.entered), HELD);
+}
+
+#[tokio::test]
+async fn an_idle_name_leaves_nothing() {
+    let server = RedisServer::start();
+    let lease = Duration::from_secs(1);
+    let (a, b) = (
+        Peer::new(&server.url()).lease(lease),
+        Peer::new(&server.url()).lease(lease),
+    );
+    let left = |key: &str| server.command(&["PTTL", key]).int();
+    let [permits, queue, meta] = keys();
+    a.enter(&[1]).await;
+    assert!(left(permits) > 3_600_000 && left(meta) > 3_600_000);
+    b.enter(&[2]).await;
+    assert!(left(queue) > 3_600_000);
+    a.leave(&[1]).await;
+    assert_eq!(left(queue), -2);
+    assert!(left(permits) > 3_600_000, "made anew, with its expiry");
+    server.command(&["PEXPIRE", permits, "5000000"]);
+    b.keep(&[2]).await;
+    assert!(left(permits) > 4_900_000, "never shrinks");
+    b.leave(&[2]).await;
+    assert_eq!(left(permits), -2);
+    assert!((1..=1000).contains(&left(meta)), "{}", left(meta));
+    a.enter(&[3]).await;
+    assert!(left(permits) > 3_600_000 && left(meta) > 3_600_000);
+    a.leave(&[3]).await;
+    sleep(Duration::from_millis(1100)).await;
+    assert_eq!(server.command(&["DBSIZE"]).int(), 0);
+}
+
+#[tokio::test]
+async fn tokens_increase_across_a_flush() {
+    let mut server = RedisServer::start();
+    let a = Peer::new(&server.url());
+    let mut last = 0;
+    for ticket in 1..30 {
+        match ticket {
+            10 => drop(server.command(&["FLUSHALL"])),
+            20 => server.restart(),
+            _ => {}
+        }
+        let token = token(&a.enter(&[ticket]).await.entered);
+        assert!(token > last && token < 1 << 53, "{token} after {last}");
+        last = token;
+        a.leave(&[ticket]).await;
+    }
+}
+
+#[tokio::test]
+async fn a_stall_takes_nothing_from_the_living() {
+    let server = RedisServer::start();
+    let lease = Duration::from_millis(600);
+    let (a, b) = (
+        Peer::new(&server.url()).lease(lease),
+        Peer::new(&server.url()).lease(lease),
+    );
+    let dead = Peer::new(&server.url()).lease(lease).limit(2);
+    a.enter(&[1]).await;
+    dead.enter(&[5]).await;
+    assert_eq!(b.enter(&[2]).await.entered, WAITING);
+    server.pause();
+    sleep(lease * 2).await;
+    server.resume();
+    // The first to call is not the holder: it must not get in, nor lose its place.
+    assert_eq!(b.enter(&[2]).await.entered, WAITING);
+    assert_eq!(plain(&a.keep(&[1]).await.kept), HELD);
+    for _ in 0..4 {
+        sleep(lease / 6).await;
+        assert_eq!(b.enter(&[2]).await.entered, WAITING);
+        assert_eq!(plain(&a.keep(&[1]).await.kept), HELD);
+    }
+    // The dead one has gone meanwhile.
+    let seen = b.session.inspect(queue()).await.unwrap();
+    assert_eq!((seen.in_use, seen.waiting), (1, 1));
+    assert_eq!(server.command(&["ZCARD", keys()[0]]).int(), 1);
+}
+
+#[tokio::test]
+async fn the_dead_go_after_a_lease() {
+    let server = RedisServer::start();
+    let lease = Duration::from_millis(500);
+    let holder = Peer::new(&server.url()).lease(lease);
+    let waiter = Peer::new(&server.url()).lease(lease);
+    let mut b = Peer::new(&server.url()).lease(lease);
+    holder.enter(&[1]).await;
+    waiter.enter(&[1, 2, 3]).await;
+    let start = Instant::now();
+    let mut outcome = b.enter(&[9]).await;
+    while outcome.entered == WAITING {
+        sleep(outcome.look_again.unwrap()).await;
+        outcome = b.enter(&[9]).await;
+    }
+    let took = start.elapsed();
+    assert!(
+        took > lease - Duration::from_millis(50) && took < lease * 2,
+        "{took:?}"
+    );
+    assert_eq!((outcome.in_use, outcome.waiting), (1, 0));
+    // What is forgotten leaves no trace in meta either.
+    for _ in 0..12 {
+        sleep(lease / 5).await;
+        b.keep(&[9]).await;
+    }
+    assert_eq!(server.command(&["HLEN", keys()[2]]).int(), 2);
+    assert!(b.events.try_recv().is_ok());
+}
+
+/// A gap that endangers short leases only does not keep the dead for half of a long one.
+#[tokio::test]
+async fn a_long_lease_beside_a_short_one() {
+    let server = RedisServer::start();
+    let short = Duration::from_millis(300);
+    let long = Peer::new(&server.url())
+        .limit(2)
+        .lease(Duration::from_secs(60));
+    long.enter(&[1]).await;
+    let dead = Peer::new(&server.url()).limit(2).lease(short);
+    dead.enter(&[1]).await;
+    // Seldom enough for each call to come after a gap.
+    for _ in 0..4 {
+        sleep(short).await;
+        long.enter(&[2]).await;
+    }
+    let kept = long.keep(&[1, 2]).await;
+    assert_eq!(plain(&kept.kept), [HELD, HELD].concat());
+}
+
+/// Whatever is said in whatever order comes out as it would with a plain queue.
+#[tokio::test]
+async fn random_calls_match_a_plain_queue() {
+    let server = RedisServer::start();
+    let mut peers: Vec<Peer> = (0..3).map(|_| Peer::new(&server.url())).collect();
+    for peer in &peers {
+        peer.keep(&[]).await;
+    }
+    let (mut holders, mut line) = (Vec::<(usize, u64)>::new(), Vec::<(usize, u64)>::new());
+    let mut limits = [1; 3];
+    let mut expected = vec![Vec::new(); 3];
+    let mut last_token = 0;
+    for step in 0..3000 {
+        let who = rand::random_range(0..3);
+        if rand::random_ratio(1, 8) {
+            limits[who] = rand::random_range(1..5);
+        }
+        peers[who].limit = limits[who];
+        let pick = |most: usize| -> Vec<u64> {
+            let count = rand::random_range(0..=most);
+            (0..count)
+                .map(|_| rand::random_range(0..12))
+                .collect::<std::collections::BTreeSet<_>>()
+                .into_iter()
+                .collect()
+        };
+        let (leave, keep) = (pick(3), pick(3));
+        let mut wanted = pick(4);
+        let try_enter = wanted.split_off(rand::random_range(0..=wanted.len()));
+        let call = Call {
+            leave,
+            keep,
+            enter: wanted,
+            try_enter,
+            ..peers[who].call()
+        };
+
+        let mut outcome = Outcome::default();
+        for ticket in &call.leave {
+            outcome.left.push(holders.contains(&(who, *ticket)));
+            holders.retain(|held| *held != (who, *ticket));
+            line.retain(|place| *place != (who, *ticket));
+        }
+        for ticket in &call.keep {
+            let held = holders.contains(&(who, *ticket));
+            outcome.kept.push(if held { HELD[0] } else { State::Gone });
+        }
+        let mut own = Vec::new();
+        while let Some(head) = line.first().copied() {
+            if holders.len() >= limits[head.0] as usize {
+                break;
+            }
+            line.remove(0);
+            holders.push(head);
+            if head.0 == who {
+                own.push(head.1)
+            } else {
+                expected[head.0].push(head.1)
+            }
+        }
+        let tried = call.try_enter.iter().map(|ticket| (ticket, false));
+        for (ticket, queues) in call.enter.iter().map(|ticket| (ticket, true)).chain(tried) {
+            let ticket = (who, *ticket);
+            let state = if holders.contains(&ticket) {
+                HELD[0]
+            } else if line.contains(&ticket) {
+                State::Waiting
+            } else if line.is_empty() && holders.len() < limits[who] as usize {
+                holders.push(ticket);
+                HELD[0]
+            } else if queues {
+                line.push(ticket);
+                State::Waiting
+            } else {
+                State::Refused
+            };
+            if queues {
+                outcome.entered.push(state)
+            } else {
+                outcome.tried.push(state)
+            }
+        }
+        let said = format!("step {step}: {call:?}");
+        let answer = peers[who].say(call).await.unwrap();
+        assert_eq!(answer.left, outcome.left, "{said}");
+        assert_eq!(plain(&answer.kept), outcome.kept, "{said}");
+        assert_eq!(plain(&answer.entered), outcome.entered, "{said}");
+        assert_eq!(plain(&answer.tried), outcome.tried, "{said}");
+        assert_eq!(
+            (answer.in_use, answer.waiting),
+            (holders.len() as u64, line.len() as u64),
+            "{said}"
+        );
+        assert_eq!(
+            answer
+                .granted
+                .iter()
+                .map(|grant| grant.ticket)
+                .collect::<Vec<_>>(),
+            own,
+            "{said}"
+        );
+        assert_eq!(
+            answer.look_again.is_some(),
+            line.iter().any(|place| place.0 == who),
+            "{said}"
+        );
+        for grant in &answer.granted {
+            assert!(grant.token > last_token, "{said}");
+            last_token = grant.token;
+        }
+        for (peer, expected) in peers.iter_mut().zip(&mut expected) {
+            for ticket in expected.drain(..) {
+                assert_eq!(peer.granted().await.ticket, ticket, "{said}");
+            }
+        }
+        if rand::random_ratio(1, 20) && !(holders.is_empty() && line.is_empty()) {
+            let (node, ticket) = *holders.iter().chain(&line).next_back().unwrap();
+            let name = peers[node].node.ticket(ticket);
+            assert!(
+                peers[who].session.evict(queue(), name).await.unwrap(),
+                "{said}"
+            );
+            holders.retain(|held| *held != (node, ticket));
+            line.retain(|place| *place != (node, ticket));
+            while let Some(head) = line.first().copied() {
+                if holders.len() >= limits[head.0] as usize {
+                    break;
+                }
+                line.remove(0);
+                holders.push(head);
+                assert_eq!(peers[head.0].granted().await.ticket, head.1, "{said}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn inspect_and_evict() {
+    let server = RedisServer::start();
+    let (a, mut b) = (Peer::new(&server.url()), Peer::new(&server.url()));
+    assert_eq!(
+        a.session.inspect(queue()).await.unwrap(),
+        Inspection::default()
+    );
+    assert!(!a.session.evict(queue(), "nobody-1".into()).await.unwrap());
+    assert_eq!(server.command(&["DBSIZE"]).int(), 0);
+    a.enter(&[1]).await;
+    b.enter(&[2, 3]).await;
+    let seen = a.session.inspect(queue()).await.unwrap();
+    assert_eq!((seen.in_use, seen.waiting), (1, 2));
+    assert_eq!(seen.holders[0].ticket, a.node.ticket(1));
+    assert_eq!(seen.holders[0].node, a.node.as_str());
+    assert!(seen.holders[0].lease_left > LEASE / 2 && seen.holders[0].lease_left <= LEASE);
+    assert_eq!(seen.waiters[1].ticket, b.node.ticket(3));
+    assert!(a.session.evict(queue(), b.node.ticket(3)).await.unwrap());
+    assert!(a.session.evict(queue(), a.node.ticket(1)).await.unwrap());
+    assert!(!a.session.evict(queue(), a.node.ticket(1)).await.unwrap());
+    assert_eq!(b.granted().await.ticket, 2);
+    assert_eq!(a.keep(&[1]).await.kept, vec![State::Gone]);
+    let kept = b.keep(&[2]).await;
+    assert_eq!(
+        (plain(&kept.kept), kept.waiting, kept.look_again),
+        (HELD.to_vec(), 0, None)
+    );
+}
