@@ -139,8 +139,12 @@ impl Line {
             Kind::Mutex => permit.token(),
             Kind::Limit => None,
         };
-        let held = extensions.get_or_insert_default::<HeldKeys>();
+        if let Some(held) = extensions.get_mut::<HeldKeys>() {
+            return held.push(&self.name, permit, token);
+        }
+        let mut held = HeldKeys::default();
         held.push(&self.name, permit, token);
+        extensions.insert(held);
     }
 }
 
