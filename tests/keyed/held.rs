@@ -118,6 +118,28 @@ async fn an_inner_layer_of_the_same_name_reenters() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn who_reenters_does_not_wait_and_is_not_counted() {
+    let (permits, shop) = (permits(), Shop::default());
+    let layer = mutex(&permits).max_waiting(1).max_waiting_in_all(1);
+    let inner = layer.layer(shop.service(millis(10)));
+    let between = Strict::new(move |request: Request<()>| {
+        let answer = inner.clone().oneshot(request);
+        async move { answer.await.map_err(|_| Boom("not let in again")) }
+    });
+    let control = between.control.clone();
+    control.busy(true);
+    let service = layer.layer(between);
+    let first = tokio::spawn(service.clone().oneshot(buy("7")));
+    settle().await;
+    let second = tokio::spawn(service.oneshot(buy("7")));
+    settle().await;
+    // The second has the only place to wait in.
+    control.busy(false);
+    first.await.unwrap().unwrap();
+    second.await.unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_inner_limit_counts_its_request_once() {
     let (permits, shop) = (permits(), Shop::default());
     let layer = KeyedConcurrencyLimitLayer::new(&permits, "tenant", 2, path_segment(1)).unwrap();
