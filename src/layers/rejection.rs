@@ -12,7 +12,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// How a refusal looks to the caller: [`AsError`] or [`AsResponse`]. Sealed.
+/// How a refusal looks to the caller: [`AsError`], [`AsHttpError`] or [`AsResponse`]. Sealed.
 #[diagnostic::on_unimplemented(
     message = "this refusal cannot be given to the caller of a service with the response `{Res}`",
     note = "`.reject_with_response()` needs a service from `http::Request<_>` to `http::Response<_>`",
@@ -43,6 +43,11 @@ pub trait Refuse<Req, Res, E>: sealed::Sealed {
 /// [`kind`](crate::Error::kind) says what happened; the inner service's errors pass as they are.
 #[derive(Clone, Copy, Debug)]
 pub enum AsError {}
+
+/// A refusal is an error, as with [`AsError`]; and the request's extensions get a
+/// [`PermitHandle`](crate::PermitHandle). For services that take `http::Request`.
+#[derive(Clone, Copy, Debug)]
+pub enum AsHttpError {}
 
 /// A refusal is a response, and the service keeps the inner service's error type: for servers.
 ///
@@ -99,6 +104,7 @@ pin_project! {
 mod sealed {
     pub trait Sealed {}
     impl Sealed for super::AsError {}
+    impl Sealed for super::AsHttpError {}
     impl Sealed for super::AsResponse {}
 }
 
@@ -119,6 +125,31 @@ impl<Req, Res, E: Into<BoxError>> Refuse<Req, Res, E> for AsError {
     }
 
     fn mark(_request: &mut Req, _permit: &Permit) {}
+
+    fn pass(response: Res) -> Res {
+        response
+    }
+
+    fn pass_error(error: E) -> BoxError {
+        error.into()
+    }
+
+    fn refuse(refusal: Refusal) -> Result<Res, BoxError> {
+        Err(refusal.error.into())
+    }
+}
+
+impl<A, Res, E: Into<BoxError>> Refuse<http::Request<A>, Res, E> for AsHttpError {
+    type Response = Res;
+    type Error = BoxError;
+
+    fn protocol(request: &http::Request<A>) -> Protocol {
+        <AsError as Refuse<_, Res, E>>::protocol(request)
+    }
+
+    fn mark(request: &mut http::Request<A>, permit: &Permit) {
+        request.extensions_mut().insert(permit.handle());
+    }
 
     fn pass(response: Res) -> Res {
         response
