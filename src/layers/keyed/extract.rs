@@ -87,7 +87,10 @@ extractors! {
 /// Those of a path that has any: `*` and the authority of a `CONNECT` have none.
 fn segments(uri: &http::Uri) -> Option<impl Iterator<Item = Vec<u8>>> {
     let path = uri.path().strip_prefix('/')?;
-    Some(path.split('/').map(|part| percent_decode_str(part).collect()))
+    Some(
+        path.split('/')
+            .map(|part| percent_decode_str(part).collect()),
+    )
 }
 
 fn parameter(uri: &http::Uri, name: &str) -> Option<Key> {
@@ -120,7 +123,10 @@ mod tests {
         }
         assert_eq!(key(path_segment(1), "/products/a%2Fb"), some("a/b"));
         assert_eq!(key(path_segment(1), "/products/a+b"), some("a+b"));
-        assert_eq!(key(path_segment(1), "/products/%FF"), some([0xff].as_slice()));
+        assert_eq!(
+            key(path_segment(1), "/products/%FF"),
+            some([0xff].as_slice())
+        );
         assert_eq!(key(path_segment(1), "/products/A"), some("A"));
         assert_ne!(key(path_segment(1), "/products/A"), some("a"));
         // Not an escape at all.
@@ -143,7 +149,9 @@ mod tests {
     #[test]
     fn a_path_is_its_segments() {
         assert_eq!(key(path(), "/a%62/c?q"), key(path(), "/ab/%63"));
-        let different = ["/a/b", "/a%2Fb", "/a/b/", "/A/b", "//a/b", "/a", "/", "/a/./b"];
+        let different = [
+            "/a/b", "/a%2Fb", "/a/b/", "/A/b", "//a/b", "/a", "/", "/a/./b",
+        ];
         for (i, one) in different.iter().enumerate() {
             for other in &different[i + 1..] {
                 assert_ne!(key(path(), one), key(path(), other), "{one} {other}");
@@ -176,10 +184,7 @@ mod tests {
     #[test]
     fn all_of_a_tuple_must_be_there() {
         let pair = (path_segment(0), query("id"));
-        assert_eq!(
-            key(pair.clone(), "/a?id=b"),
-            Some(Key::joined(["a", "b"]))
-        );
+        assert_eq!(key(pair.clone(), "/a?id=b"), Some(Key::joined(["a", "b"])));
         assert_eq!(key(pair.clone(), "/a"), None);
         let more = (path_segment(0), |_: &Request<()>| 7, pair);
         assert_eq!(

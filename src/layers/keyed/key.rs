@@ -196,12 +196,7 @@ impl Key {
     }
 
     /// What a layer of this name takes, last first, in an order that all processes agree on.
-    pub(super) fn wanted(
-        &self,
-        kind: Kind,
-        layer: &str,
-        limit: u32,
-    ) -> Result<Vec<Wanted>, Error> {
+    pub(super) fn wanted(&self, kind: Kind, layer: &str, limit: u32) -> Result<Vec<Wanted>, Error> {
         if self.names.len() > MOST_NAMES {
             return Err(Error::new(
                 ErrorKind::InvalidKey,

@@ -193,7 +193,11 @@ impl Entry {
 
 impl Line {
     /// What this very request holds already, by a layer further out.
-    fn reenter(&self, wanted: &Wanted, extensions: Option<&mut http::Extensions>) -> Option<Permit> {
+    fn reenter(
+        &self,
+        wanted: &Wanted,
+        extensions: Option<&mut http::Extensions>,
+    ) -> Option<Permit> {
         let held = extensions?.get::<HeldKeys>()?;
         // A layer over another backend may have the same name.
         (held.guards(&wanted.queue)).find(|permit| permit.is_of(&self.gates))
