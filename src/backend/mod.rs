@@ -10,6 +10,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub(crate) mod any;
 pub(crate) mod memory;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
@@ -137,6 +138,7 @@ pub(crate) enum Event {
     /// Somebody else's call granted a ticket of this node. A hint: it may be late, or never come.
     Granted { queue: Queue, grant: Grant },
     /// The push channel was made anew: what was pushed meanwhile is lost, so ask again.
+    #[cfg_attr(not(feature = "redis"), allow(dead_code))] // memory misses none
     Resync,
 }
 
