@@ -14,6 +14,7 @@ use std::sync::Arc;
 /// | `memory:` | [`Memory`](crate::Memory), a store of its own for each URL that is read | |
 /// | `redis://[user:password@]host[:port][/db]` | [`Redis`](crate::Redis) | `redis` |
 /// | `redis+unix:///path/to/socket` | [`Redis`](crate::Redis) | `redis` |
+/// | `redlock:redis://one,redis://two,redis://three` (a comma in a password is written `%2C`) | [`Redlock`](crate::Redlock) | `redlock` |
 ///
 /// `?prefix=shop` (or `&prefix=shop`) sets the prefix, without which two applications on one server share their permits.
 ///
@@ -43,6 +44,9 @@ impl AnyBackend {
     /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) for a URL that cannot work, and for one whose backend is not
     /// built in: then it says which feature to turn on. The message never repeats the URL, for it may hold a password.
     pub fn from_url(url: impl AsRef<str>) -> Result<Self, Error> {
+        if let Some(urls) = url.as_ref().strip_prefix("redlock:") {
+            return Self::redlock(urls);
+        }
         let (url, prefix) = take_prefix(url.as_ref());
         let scheme = url.split(':').next().unwrap_or_default().to_owned();
         match scheme.as_str() {
@@ -59,11 +63,32 @@ impl AnyBackend {
                 ))
             }
             #[cfg(not(feature = "redis"))]
-            "redis" | "rediss" | "redis+unix" | "unix" => Err(not_built_in("redis", prefix)),
+            "redis" | "rediss" | "redis+unix" | "unix" => {
+                drop(prefix);
+                Err(not_built_in("redis"))
+            }
             _ => Err(Error::config(
-                "this URL names no backend: memory:, redis:// and redis+unix:// do",
+                "this URL names no backend: memory:, redis://, redis+unix:// and redlock: do",
             )),
         }
+    }
+
+    /// Several URLs, with commas between them. A prefix may be at any of them.
+    #[cfg(feature = "redlock")]
+    fn redlock(urls: &str) -> Result<Self, Error> {
+        let urls = urls.split(',').filter(|url| !url.is_empty());
+        let (urls, prefixes): (Vec<_>, Vec<_>) = urls.map(take_prefix).unzip();
+        let redlock = crate::Redlock::new(urls)?;
+        let redlock = match prefixes.into_iter().flatten().last() {
+            Some(prefix) => redlock.prefix(prefix)?,
+            None => redlock,
+        };
+        Ok(Self::of("redlock", redlock))
+    }
+
+    #[cfg(not(feature = "redlock"))]
+    fn redlock(_: &str) -> Result<Self, Error> {
+        Err(not_built_in("redlock"))
     }
 
     fn of(scheme: &str, backend: impl Open + Clone + Send + Sync + 'static) -> Self {
@@ -90,8 +115,8 @@ impl fmt::Debug for AnyBackend {
     }
 }
 
-#[cfg(not(feature = "redis"))]
-fn not_built_in(feature: &str, _prefix: Option<String>) -> Error {
+#[cfg(not(all(feature = "redis", feature = "redlock")))]
+fn not_built_in(feature: &str) -> Error {
     Error::config(format!(
         "the backend of this URL is not built in: turn on the feature `{feature}` of tower-permit"
     ))
@@ -141,6 +166,29 @@ mod tests {
                 (rest.to_owned(), prefix.map(str::to_owned)),
                 "{url}"
             );
+        }
+    }
+
+    #[cfg(feature = "redlock")]
+    #[test]
+    fn several_urls_make_a_redlock() {
+        for url in [
+            "redlock:redis://a,redis://b,redis://c",
+            "redlock:redis://a,redis+unix:///s?db=1&prefix=x,redis://c",
+            "redlock:redis://a,redis://b,redis://c?prefix=x",
+        ] {
+            assert!(AnyBackend::from_url(url).is_ok(), "{url}");
+        }
+        for url in [
+            "redlock:",
+            "redlock:redis://:secret@a",
+            "redlock:redis://a,redis://:secret@a,redis://b",
+            "redlock:redis://a,redis://b,http://:secret@c",
+            "redlock:redis://a,redis://b,redis://c?prefix=%7B",
+        ] {
+            let error = AnyBackend::from_url(url).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{url}");
+            assert!(!format!("{error:?}").contains("secret"), "{error}");
         }
     }
 

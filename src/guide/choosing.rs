@@ -38,14 +38,19 @@
 //!
 //! # Which backend
 //!
-//! There are two:
+//! There are three:
 //!
 //! * [`Memory`] counts within one process. It is for tests, for a service that runs once, and to start with. It has
 //!   nothing to fail.
 //! * [`Redis`] counts over every process that uses the same server and prefix. One server, version 6.2 or later, or
 //!   Valkey. It is as safe as that server's memory: [`failures`](super::failures) says what a flush or a failover does.
+//! * [`Redlock`] locks by a majority of three or five such servers, independent of each other. It goes on while some of
+//!   them are down, and a restart or a flush of one lets no second holder in. For mutexes and limits of 1 only, without
+//!   an order, and each lock costs two trips to every server. Its page says what Martin Kleppmann found wrong with the
+//!   algorithm, and what of that is mended here.
 //!
-//! Both keep the same rules and pass the same tests, so that what works over one works over the other.
+//! All keep the same rules and pass the same tests as far as they promise them, so that what works over one works over
+//! the other.
 //! [`Coordinator::promises`] says what a backend can do. Sentinel and Redis Cluster are not followed yet: a coordinator
 //! talks to one address.
 //!
@@ -70,3 +75,4 @@
 //! [`Coordinator::promises`]: crate::Coordinator::promises
 //! [`Memory`]: crate::Memory
 //! [`Redis`]: crate::Redis
+//! [`Redlock`]: crate::Redlock

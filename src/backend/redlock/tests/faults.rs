@@ -109,7 +109,7 @@ async fn a_lost_answer_is_made_good() {
             proxy.set_present(Way::Down, Mode::LoseOneAndCut);
         }
         a.leave(first).await.unwrap_err();
-        assert_eq!(a.leave(first).await.unwrap(), false, "it had left before");
+        assert!(!a.leave(first).await.unwrap(), "it had left before");
         // So is the enter: it is said again, or it is given up, rolled back, and asked for anew.
         for proxy in &proxies[1..] {
             proxy.set_present(Way::Down, Mode::LoseOneAndCut);

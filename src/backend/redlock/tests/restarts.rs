@@ -58,15 +58,15 @@ async fn a_holder_outlives_restarts_one_after_the_other() {
     let mut servers = servers(3);
     let (mut a, mut b) = (Peer::new(&urls(&servers)), Peer::new(&urls(&servers)));
     let token = a.must_enter(1).await;
-    for at in 0..3 {
-        servers[at].restart();
+    for server in &mut servers {
+        server.restart();
         let end = Instant::now() + LEASE * 5 / 4;
         while Instant::now() < end {
             assert_eq!(a.keep(1).await.unwrap(), State::Held { token });
             assert_eq!(b.enter(1).await, State::Waiting);
             sleep(LEASE / 5).await;
         }
-        assert!(is_locked(&servers[at]), "it was told");
+        assert!(is_locked(server), "it was told");
     }
     assert!(a.leave(1).await.unwrap());
     b.enters_within(1, LEASE / 2).await;
