@@ -92,7 +92,7 @@ const FEWEST: usize = 3;
 ///
 /// # Keys
 ///
-/// On each server, for a name that is in use: `prefix:redlock:mutex:{name}` with the lock, `…:token`, and `…:<node>` for
+/// On each server, for a name that is in use: `prefix:redlock:mutex:{name}` with the lock (`limit` for a semaphore), `…:token`, and `…:<node>` for
 /// each process that spoke of it; all go by themselves one lease after they were last used (a token stays for as long as
 /// it is ahead of the server's clock). `prefix:redlock:since` is the marker, and stays. Servers should not evict keys
 /// (`maxmemory-policy noeviction`).

@@ -157,6 +157,7 @@ impl Round {
 impl Part {
     async fn run(mut self) {
         let vote = in_time(self.patience, self.server.vote(&self.ask)).await;
+        self.server.note(vote.as_ref().err());
         // Whether the lock may be ours by this attempt; whether what leaves may not have left.
         let (taken, late, holder) = match &vote {
             Ok(Ballot::Vote(vote)) => {

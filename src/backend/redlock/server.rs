@@ -7,6 +7,7 @@ use crate::error::{Error, ErrorKind};
 use crate::name::Queue;
 use redis::{Client, Cmd, RedisError, Value};
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
@@ -18,7 +19,12 @@ static LOOK: LazyLock<Source> = LazyLock::new(|| Source::new(include_str!("look.
 /// One server of several.
 pub(super) struct Server {
     link: Arc<Link>,
+    /// Calls in a row that it has not answered.
+    failures: AtomicU32,
 }
+
+/// So many failures in a row are worth a line in the log: a majority goes on without it, and nobody would notice.
+const WORTH_A_LINE: u32 = 3;
 
 /// The keys of one name as one node uses them, the same on every server.
 #[derive(Debug)]
@@ -129,11 +135,32 @@ impl Server {
     pub(super) fn new(client: Client) -> Self {
         Self {
             link: Link::new(client, None, Events::new(|_| {})),
+            failures: AtomicU32::new(0),
         }
     }
 
     pub(super) fn name(&self) -> &str {
         self.link.server()
+    }
+
+    /// One line when it begins to fail, and one when it is back.
+    pub(super) fn note(&self, failure: Option<&Failure>) {
+        let server = self.name();
+        match failure {
+            None if self.failures.swap(0, Ordering::Relaxed) >= WORTH_A_LINE => {
+                tracing::info!(server, "a server of Redlock answers again");
+            }
+            None => {}
+            Some(failure) => {
+                let before = self.failures.load(Ordering::Relaxed);
+                let failures = before.saturating_add(1);
+                self.failures.store(failures, Ordering::Relaxed);
+                if failures == WORTH_A_LINE {
+                    let (Failure::NotSent(error) | Failure::Unknown(error)) = failure;
+                    tracing::warn!(server, %error, "a server of Redlock does not answer");
+                }
+            }
+        }
     }
 
     pub(super) async fn vote(&self, ask: &Ask) -> Result<Ballot, Failure> {

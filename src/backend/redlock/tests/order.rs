@@ -112,6 +112,18 @@ async fn an_attempt_that_arrives_after_its_roll_back_takes_nothing() {
 }
 
 #[tokio::test]
+async fn a_server_keeps_a_lock_for_longer_than_a_lease() {
+    let servers = servers(3);
+    let mut a = Peer::new(&urls(&servers)).lease(Duration::from_secs(100));
+    a.must_enter(1).await;
+    until(LEASE, || servers.iter().all(is_locked)).await;
+    for server in &servers {
+        let left = server.command(&["PTTL", LOCK]).int();
+        assert!(left > 100_500 && left <= 101_002, "{left}");
+    }
+}
+
+#[tokio::test]
 async fn a_roll_back_that_arrives_late_delays_nobody_for_long() {
     let servers = servers(3);
     let mut proxies = Vec::new();
