@@ -54,6 +54,12 @@ fn is_locked(server: &RedisServer) -> bool {
     server.command(&["EXISTS", LOCK]).int() == 1
 }
 
+/// Whether somebody holds it there, and the server knows the token.
+fn is_held(server: &RedisServer) -> bool {
+    let lock = server.command(&["GET", LOCK]).text();
+    !lock.is_empty() && !lock.ends_with(" 0")
+}
+
 /// Waits until it is so.
 async fn until(within: Duration, is_so: impl Fn() -> bool) {
     let end = Instant::now() + within;

@@ -93,7 +93,7 @@ async fn a_slow_server_slows_nobody_and_is_cleaned_when_it_is_back() {
     assert!(a.leave(10).await.unwrap());
     until(LEASE / 2, || !servers.iter().any(is_locked)).await;
     a.must_enter(11).await;
-    until(LEASE / 2, || servers.iter().all(is_locked)).await;
+    until(LEASE / 2, || servers.iter().all(is_held)).await;
 }
 
 #[tokio::test]
@@ -142,7 +142,7 @@ async fn a_failed_extension_frees_nothing() {
     let servers = servers(5);
     let (mut a, mut b) = (Peer::new(&urls(&servers)), Peer::new(&urls(&servers)));
     let token = a.must_enter(1).await;
-    until(LEASE / 4, || servers.iter().all(is_locked)).await;
+    until(LEASE / 4, || servers.iter().all(is_held)).await;
     servers[0..3].iter().for_each(RedisServer::pause);
     // Neither held nor gone.
     for _ in 0..2 {
@@ -161,7 +161,7 @@ async fn gone_is_said_only_by_a_majority() {
     let servers = servers(5);
     let mut a = Peer::new(&urls(&servers));
     a.must_enter(1).await;
-    until(LEASE / 4, || servers.iter().all(is_locked)).await;
+    until(LEASE / 4, || servers.iter().all(is_held)).await;
     let forget = |which: std::ops::Range<usize>| {
         for server in &servers[which] {
             server.command(&["DEL", LOCK]);
@@ -170,7 +170,7 @@ async fn gone_is_said_only_by_a_majority() {
     forget(0..2);
     assert!(matches!(a.keep(1).await, Ok(State::Held { .. })));
     // What two have lost is made good, for a majority says whose it is.
-    until(LEASE / 4, || servers.iter().all(is_locked)).await;
+    until(LEASE / 4, || servers.iter().all(is_held)).await;
     // Two say yes, two say no, one says nothing.
     forget(0..2);
     servers[2].pause();
