@@ -126,8 +126,8 @@ impl Coordinator {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`] for no name at all, more than 64, or one that is too long; else as
-    /// [`Mutex::lock`].
+    /// [`ErrorKind::InvalidConfig`] for no name at all, more than 64, or one that is too long; [`ErrorKind::Lost`]
+    /// when one is lost while the others are waited for; else as [`Mutex::lock`].
     ///
     /// # Cancel safety
     ///
