@@ -136,12 +136,9 @@ impl Line {
             Kind::Mutex => permit.token(),
             Kind::Limit => None,
         };
-        if let Some(held) = extensions.get_mut::<HeldKeys>() {
-            return held.push(&self.name, permit, token);
+        if let Some(held) = HeldKeys::of(extensions) {
+            held.push(&self.name, permit, token);
         }
-        let mut held = HeldKeys::default();
-        held.push(&self.name, permit, token);
-        extensions.insert(held);
     }
 }
 
