@@ -59,8 +59,8 @@
 //! [`Coordinator::inspect`] for a semaphore and [`Mutex::inspect`](crate::Mutex::inspect) for a mutex list the tickets
 //! of all processes, with host and process id. [`Coordinator::evict`] and [`Mutex::evict`](crate::Mutex::evict) take
 //! one out: a holder hears that it is lost within a third of its lease, a waiter goes to the end of the line. Evicting
-//! stops nobody from working; it only lets the next one in. (The names of keyed layers cannot be inspected yet; the
-//! line about a long wait names their holders.)
+//! stops nobody from working; it only lets the next one in. For the keys of a keyed layer: [`KeyedLayer::inspect`] and
+//! [`KeyedLayer::evict`].
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
@@ -144,4 +144,6 @@
 //! [`Coordinator::shutdown`]: crate::Coordinator::shutdown
 //! [`Coordinator::inspect`]: crate::Coordinator::inspect
 //! [`Coordinator::evict`]: crate::Coordinator::evict
+//! [`KeyedLayer::inspect`]: crate::layers::keyed::KeyedLayer::inspect
+//! [`KeyedLayer::evict`]: crate::layers::keyed::KeyedLayer::evict
 //! [`Semaphore::stats`]: crate::Semaphore::stats
