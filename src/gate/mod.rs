@@ -358,7 +358,7 @@ impl Gate {
     }
 
     pub(crate) fn claim(&self, ticket: u64) -> bool {
-        self.lock().state.tickets.claim(ticket)
+        self.lock().state.tickets.claim(ticket, now())
     }
 
     pub(crate) fn rearm(&self, ticket: u64) -> bool {

@@ -147,6 +147,13 @@ async fn an_evicted_guard_is_lost() {
     assert!(mutex.evict(&guard.ticket()).await.unwrap());
     let lost = timeout(4 * SECOND, guard.lost()).await;
     assert_eq!(lost.expect("at the next renewal").kind(), ErrorKind::Lost);
+    assert!(!guard.is_valid());
+    assert_eq!(guard.reenter().unwrap_err().kind(), ErrorKind::Lost);
+    assert!(!guard.unlock().await.unwrap());
+    // Nor does an unlock claim to have held it that comes before the news.
+    let guard = mutex.lock().await.unwrap();
+    assert!(mutex.evict(&guard.ticket()).await.unwrap());
+    assert!(!guard.unlock().await.unwrap());
 }
 
 #[tokio::test(start_paused = true)]

@@ -195,7 +195,8 @@ impl Entry {
                     self.wait = None;
                     match outcome {
                         Ok(permit) if permit.claim() => Some(permit),
-                        // Granted so long ago that it went back before anybody polled: from the end of the line again.
+                        // Granted so long ago that it went back, or was lost, before anybody polled: from the end of the line
+                        // again.
                         Ok(_gone_back) => continue,
                         Err(error) if settings.allows(&error) => None,
                         Err(error) => return Poll::Ready(Err(about(wanted, error))),
