@@ -120,6 +120,10 @@ impl Mutex {
     /// # Errors
     ///
     /// When the backend does not answer or refuses.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future changes nothing.
     pub async fn inspect(&self) -> Result<Inspection, Error> {
         self.gate.inspect().await
     }
@@ -130,6 +134,10 @@ impl Mutex {
     /// # Errors
     ///
     /// When the backend does not answer or refuses.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped before its end, the ticket may be out or not.
     pub async fn evict(&self, ticket: &str) -> Result<bool, Error> {
         self.gate.evict(ticket).await
     }
