@@ -137,6 +137,16 @@ impl RedisCluster {
         }
     }
 
+    /// Waits until another node than the one at this port has the slot.
+    pub fn wait_for_owner(&self, slot: u16, other_than: u16) {
+        self.wait("another node has the slot", || {
+            self.masters_now().iter().any(|node| {
+                let has_it = |(a, b): &(u16, u16)| (*a..=*b).contains(&slot);
+                node.port() != other_than && ranges(node).iter().any(has_it)
+            })
+        });
+    }
+
     /// Waits until the cluster is whole again, without the nodes that do not answer.
     pub fn wait_until_whole(&self) {
         self.wait("the cluster is whole again", || {

@@ -237,11 +237,12 @@ impl Redis {
     /// that moved and masters that were replaced are followed within each call's time; what the cluster refused is
     /// sent again, what it may have carried out is not.
     ///
-    /// While a slot is on its way to another node, names in it can be neither asked for nor renewed (`TRYAGAIN`), unless all or
-    /// none of their keys have moved: whoever waits waits on, and a permit is lost if that takes longer than its lease. Move
-    /// slots one at a time, not many at once.
+    /// While a slot is on its way to another node, neither node answers for a name that has not all of its three keys
+    /// (`TRYAGAIN`): that is each name for which nobody waits. Who comes waits, and a permit is lost if the slot is on its way for
+    /// longer than its lease. Move slots one after another; where the cluster can move them at one stroke (atomic slot
+    /// migration), there is no such time.
     ///
-    /// A failover can lose the last grants, as with [Sentinel](Self::sentinel): at most `limit` more, for about a lease, of the
+    /// A failover can lose the last grants, as behind sentinels: at most `limit` more, for about a lease, of the
     /// names of that master. Nobody is asked in vain for longer than the cluster takes to promote a replica
     /// (`cluster-node-timeout`, and about a second). A master that is cut off from the majority stops answering after
     /// `cluster-node-timeout`; `min-replicas-to-write 1` and `min-replicas-max-lag 1` let it stop sooner.

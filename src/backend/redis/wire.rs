@@ -44,6 +44,11 @@ impl Keys {
         &self.meta
     }
 
+    #[cfg(all(test, feature = "redis-cluster"))]
+    pub(super) fn all(&self) -> [&str; 3] {
+        [&self.permits, &self.queue, &self.meta]
+    }
+
     /// Every command that the scripts use on keys, harmless to keys that nobody else uses. The last ones tidy up.
     pub(super) fn every_command(&self) -> Vec<Cmd> {
         let (permits, meta) = (self.permits.as_str(), self.meta.as_str());
