@@ -11,6 +11,7 @@ mod servers;
 mod tests;
 #[cfg(feature = "redis-tls")]
 mod tls;
+mod url;
 mod wire;
 
 use crate::backend::{
@@ -134,7 +135,7 @@ struct Source {
 impl Redis {
     /// The server at this URL: `redis://[user:password@]host[:port][/db]`, or
     /// `redis+unix:///path/to/socket[?db=0&user=…&pass=…]`. With the feature `redis-tls` also
-    /// `rediss://[user:password@]host[:port][/db]`; see [`authority`](Self::authority).
+    /// `rediss://[user:password@]host[:port][/db]`; see `Redis::authority`.
     ///
     /// Only looks at the URL: the connection is made at first use.
     ///
@@ -281,6 +282,17 @@ impl Redis {
     pub fn credentials(mut self, user: impl AsRef<str>, password: impl AsRef<str>) -> Self {
         for server in self.place.servers() {
             server.be(user.as_ref(), password.as_ref());
+        }
+        self
+    }
+
+    /// The user and the password at the sentinels.
+    #[cfg(feature = "redis-sentinel")]
+    fn at_sentinels(mut self, user: &str, password: &str) -> Self {
+        if let Place::Sentinel { sentinels, .. } = &mut self.place {
+            for sentinel in sentinels {
+                sentinel.be(user, password);
+            }
         }
         self
     }

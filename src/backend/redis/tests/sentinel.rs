@@ -55,6 +55,10 @@ async fn what_is_wrong_is_said_soon() {
     a.leave(&[1]).await;
     assert_eq!(b.granted().await.ticket, 1);
 
+    let list = set.addresses().join(",");
+    let url = format!("redis+sentinel://:secret@{list}/{MASTER}/0?sentinel_password=hush");
+    let by_url = Redis::of_any_url(&url).unwrap();
+    Peer::of(by_url).session.check().await.unwrap();
     let unknown = redis(&good, "nobody", "secret");
     refused(
         unknown,
@@ -154,6 +158,20 @@ fn sentinels_are_checked_when_given() {
         Redis::sentinel(["rediss://h:1", "h:2"], MASTER),
     ] {
         let error = wrong.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+        assert!(!format!("{error} {error:?}").contains("hush"));
+    }
+    for wrong in [
+        "redis+sentinel://u:hush@h:1",
+        "redis+sentinel://u:hush@h:1/",
+        "redis+sentinel://u:hush@/m",
+        "redis+sentinel://u:hush@h:1,/m",
+        "redis+sentinel://u:hush@h:1/m/x",
+        "redis+sentinel://u:hush@h:1/m/1/2",
+        "redis+sentinel://h:1/m?sentinel_password=hush&x=y",
+        "http+sentinel://u:hush@h:1/m",
+    ] {
+        let error = Redis::of_any_url(wrong).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidConfig);
         assert!(!format!("{error} {error:?}").contains("hush"));
     }
