@@ -121,7 +121,7 @@ mod tls {
             let rights = rights.into_iter().chain(RIGHTS.split_whitespace());
             let words: Vec<_> = user.into_iter().chain(rights).collect();
             assert_eq!(server.command(&words).text(), "OK");
-            let url = format!("rediss://{prefix}:secret@127.0.0.1:{}", server.other_port());
+            let url = format!("rediss://{prefix}:secret@127.0.0.1:{}", server.tls_port());
             let redis = Redis::new(url).expect("a good URL");
             let redis = redis.authority(authority.pem()).expect("an authority");
             let redis = redis.client_certificate(&me.chain, &me.key);

@@ -2,6 +2,7 @@
 
 use crate::load::{Load, until_normal};
 use crate::support::cluster::RedisCluster;
+use crate::support::redis::RedisServer;
 use crate::{LEASE, coordinator};
 use std::time::Duration;
 use tokio::task::block_in_place;
@@ -44,48 +45,45 @@ async fn cluster_slots_move_under_load() {
     }
     until_normal(&permits, &names).await;
     load.runs_for(LEASE * 2).await;
-    for (name, witness) in &load.witnesses {
-        assert!(
-            witness.peak() <= LIMIT as usize,
-            "{name}: {}",
-            witness.peak()
-        );
-    }
+    load.at_most(LIMIT);
     assert_eq!(load.lost(), 0);
     load.end().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn cluster_a_killed_master_is_replaced_under_load() {
+async fn survive(end: impl FnOnce(&mut RedisServer)) -> (Load, RedisCluster) {
     let mut cluster = block_in_place(|| RedisCluster::start(3, true));
     let (permits, names) = (coordinators(&cluster), names());
     let load = Load::start(&permits, &names, LIMIT, 4);
     load.runs_for(Duration::from_secs(1)).await;
-    for (name, witness) in &load.witnesses {
-        assert!(
-            witness.peak() <= LIMIT as usize,
-            "{name}: {}",
-            witness.peak()
-        );
-    }
+    load.at_most(LIMIT);
     let port = cluster.master_of(&key(&names[0])).port();
+    let slot = cluster.slot(&key(&names[0]));
     let master = cluster.nodes.iter_mut().find(|node| node.port() == port);
-    master.expect("a master").kill();
+    end(master.expect("a master"));
     // Another has the slot, and all nodes say that the cluster is whole.
     block_in_place(|| {
-        let slot = cluster.slot(&key(&names[0]));
         cluster.wait_for_owner(slot, port);
-        cluster.wait_until_whole();
+        cluster.wait_until_whole(port);
     });
     until_normal(&permits, &names).await;
     load.runs_for(LEASE * 2).await;
-    for (name, witness) in &load.witnesses {
-        // The last grants may be lost: at most `limit` more.
-        assert!(
-            witness.peak() <= 2 * LIMIT as usize,
-            "{name}: {}",
-            witness.peak()
-        );
-    }
+    // The last grants may be lost: at most `limit` more.
+    load.at_most(2 * LIMIT);
+    (load, cluster)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cluster_a_killed_master_is_replaced_under_load() {
+    let (load, _cluster) = survive(RedisServer::kill).await;
+    load.end().await;
+}
+
+/// It comes back and learns that it is none any more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cluster_a_paused_master_is_replaced_under_load() {
+    let (load, cluster) = survive(|master| master.pause()).await;
+    cluster.nodes.iter().for_each(RedisServer::resume);
+    load.runs_for(LEASE * 2).await;
+    load.at_most(2 * LIMIT);
     load.end().await;
 }

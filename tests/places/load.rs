@@ -14,7 +14,7 @@ use tower_permit::{Coordinator, ErrorKind};
 const PATIENCE: Duration = Duration::from_secs(20);
 
 pub struct Load {
-    pub witnesses: BTreeMap<String, Witness>,
+    witnesses: BTreeMap<String, Witness>,
     done: Arc<AtomicUsize>,
     failed: Arc<AtomicUsize>,
     lost: Arc<AtomicUsize>,
@@ -112,6 +112,14 @@ impl Load {
         sleep(time).await;
         let done = self.done.load(Ordering::Relaxed) - before;
         assert!(done > 20, "only {done} in {time:?}");
+    }
+
+    /// Never more than so many were inside, of each name.
+    pub fn at_most(&self, limit: u32) {
+        for (name, witness) in &self.witnesses {
+            let peak = witness.peak();
+            assert!(peak <= limit as usize, "{name}: {peak} inside, not {limit}");
+        }
     }
 
     pub fn lost(&self) -> usize {

@@ -2,7 +2,7 @@
 
 use super::redis::RedisServer;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use tempfile::TempDir;
 
 /// Signs certificates for 127.0.0.1 and localhost.
@@ -51,25 +51,30 @@ impl Authority {
         }
     }
 
-    /// A server with a plain port, for the test, and a TLS port: `rediss://127.0.0.1:<other_port>`.
+    /// A server with a plain port, for the test, and a TLS port.
     pub fn start_server(&self, certificate: &Certificate, args: &[&str]) -> RedisServer {
-        let files = [
-            ("ca.pem", &self.pem()),
-            ("server.pem", &certificate.chain),
-            ("server.key", &certificate.key),
-        ];
-        let [ca, chain, key] = files.map(|(name, text)| self.write(name, text));
-        let mut all = vec!["--tls-port", "{other}"];
-        let files = [
-            ("--tls-ca-cert-file", &ca),
-            ("--tls-cert-file", &chain),
-            ("--tls-key-file", &key),
-        ];
-        for (option, file) in &files {
-            all.extend([*option, text(file)]);
-        }
-        all.extend(args);
+        let tls = self.server_args(certificate);
+        let all: Vec<_> = tls
+            .iter()
+            .map(String::as_str)
+            .chain(args.iter().copied())
+            .collect();
         RedisServer::start_with(&all)
+    }
+
+    /// What lets a server speak TLS on a port of its own.
+    pub fn server_args(&self, certificate: &Certificate) -> Vec<String> {
+        let files = [
+            ("--tls-ca-cert-file", "ca.pem", &self.pem()),
+            ("--tls-cert-file", "server.pem", &certificate.chain),
+            ("--tls-key-file", "server.key", &certificate.key),
+        ];
+        let mut args = vec!["--tls-port".to_owned(), "{tls}".to_owned()];
+        for (option, name, text) in files {
+            let file = self.write(name, text).display().to_string();
+            args.extend([option.to_owned(), file]);
+        }
+        args
     }
 
     fn write(&self, name: &str, text: &str) -> PathBuf {
@@ -77,8 +82,4 @@ impl Authority {
         std::fs::write(&file, text).expect("a file");
         file
     }
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("a plain path")
 }

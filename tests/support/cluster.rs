@@ -1,5 +1,6 @@
 //! A Redis Cluster of a test's own.
 
+use super::certificates::Authority;
 use super::redis::{Answer, RedisServer};
 use std::thread::{scope, sleep};
 use std::time::{Duration, Instant};
@@ -18,17 +19,31 @@ pub struct RedisCluster {
 impl RedisCluster {
     /// Each master with one replica, if they are to have any.
     pub fn start(masters: usize, with_replicas: bool) -> Self {
+        Self::start_with(masters, with_replicas, None)
+    }
+
+    /// Over TLS among themselves too.
+    pub fn start_secure(masters: usize, authority: &Authority) -> Self {
+        let certificate = authority.sign(&["127.0.0.1"]);
+        Self::start_with(masters, false, Some(authority.server_args(&certificate)))
+    }
+
+    fn start_with(masters: usize, with_replicas: bool, tls: Option<Vec<String>>) -> Self {
         let count = if with_replicas { masters * 2 } else { masters };
-        let args = [
+        let mut args = vec![
             "--cluster-enabled",
             "yes",
             "--cluster-port",
-            "{other}",
+            "{bus}",
             "--cluster-node-timeout",
             "1000",
             "--repl-diskless-sync-delay",
             "0",
         ];
+        if let Some(tls) = &tls {
+            args.extend(["--tls-cluster", "yes", "--tls-replication", "yes"]);
+            args.extend(tls.iter().map(String::as_str));
+        }
         let nodes: Vec<_> = scope(|scope| {
             let starting: Vec<_> = (0..count)
                 .map(|_| scope.spawn(|| RedisServer::start_with(&args)))
@@ -53,7 +68,10 @@ impl RedisCluster {
                 let range = [(number * share).to_string(), last.to_string()];
                 ok(node, &["CLUSTER", "ADDSLOTSRANGE", &range[0], &range[1]]);
             }
-            let (port, bus) = (node.port().to_string(), node.other_port().to_string());
+            let (port, bus) = match &tls {
+                None => (node.port().to_string(), node.bus_port().to_string()),
+                Some(_) => (node.tls_port().to_string(), node.bus_port().to_string()),
+            };
             ok(
                 &cluster.nodes[0],
                 &["CLUSTER", "MEET", "127.0.0.1", &port, &bus],
@@ -140,21 +158,17 @@ impl RedisCluster {
     /// Waits until another node than the one at this port has the slot.
     pub fn wait_for_owner(&self, slot: u16, other_than: u16) {
         self.wait("another node has the slot", || {
-            self.masters_now().iter().any(|node| {
-                let has_it = |(a, b): &(u16, u16)| (*a..=*b).contains(&slot);
-                node.port() != other_than && ranges(node).iter().any(has_it)
-            })
+            let mut others = self.nodes.iter().filter(|node| node.port() != other_than);
+            let has_it = |(a, b): &(u16, u16)| (*a..=*b).contains(&slot);
+            others.any(|node| ranges(node).iter().any(has_it))
         });
     }
 
-    /// Waits until the cluster is whole again, without the nodes that do not answer.
-    pub fn wait_until_whole(&self) {
+    /// Waits until the cluster is whole again, for all but the node at this port.
+    pub fn wait_until_whole(&self, without: u16) {
         self.wait("the cluster is whole again", || {
-            self.nodes.iter().all(|node| {
-                node.try_command(&["CLUSTER", "INFO"])
-                    .is_ok_and(|info| info.text().contains("cluster_state:ok"))
-                    || node.try_command(&["PING"]).is_err()
-            })
+            let mut others = self.nodes.iter().filter(|node| node.port() != without);
+            others.all(|node| info(node, "cluster_state") == "ok")
         });
     }
 

@@ -17,8 +17,10 @@ pub struct RedisServer {
     /// Kills the server when its input ends, that is when the test program does, even by SIGKILL.
     guard: Option<Child>,
     port: u16,
-    /// Stands for `{other}` in `args`: the port for TLS, or that of a cluster's bus.
-    other_port: u16,
+    /// Stands for `{tls}` in `args`.
+    tls_port: u16,
+    /// Stands for `{bus}` in `args`: that of a cluster's nodes among themselves.
+    bus_port: u16,
     args: Vec<String>,
     /// Written to a file that the server may rewrite, as sentinels do.
     config: Option<String>,
@@ -43,7 +45,7 @@ impl RedisServer {
         Self::start_with(&[])
     }
 
-    /// `args` go to the command line of redis-server: `&["--maxmemory", "4mb"]`. `{other}` in them is another free port.
+    /// `args` go to the command line of redis-server: `&["--maxmemory", "4mb"]`. `{tls}` and `{bus}` in them are other free ports.
     pub fn start_with(args: &[&str]) -> Self {
         Self::start_with_env(args, [])
     }
@@ -67,7 +69,8 @@ impl RedisServer {
             child: None,
             guard: None,
             port: 0,
-            other_port: 0,
+            tls_port: 0,
+            bus_port: 0,
             config,
             args: args.iter().map(|arg| (*arg).to_owned()).collect(),
             env: env.into_iter().collect(),
@@ -76,7 +79,8 @@ impl RedisServer {
         // Somebody else may take a free port before the server does: then the next one.
         for _ in 0..20 {
             server.port = free_port();
-            server.other_port = free_port();
+            server.tls_port = free_port();
+            server.bus_port = free_port();
             server.write_config();
             server.run();
             if server.wait_until_it_answers() {
@@ -100,8 +104,12 @@ impl RedisServer {
         self.port
     }
 
-    pub fn other_port(&self) -> u16 {
-        self.other_port
+    pub fn tls_port(&self) -> u16 {
+        self.tls_port
+    }
+
+    pub fn bus_port(&self) -> u16 {
+        self.bus_port
     }
 
     /// `host:port`.
@@ -200,8 +208,9 @@ impl RedisServer {
     }
 
     fn spawn(&self) -> Child {
-        let other = self.other_port.to_string();
-        let args = self.args.iter().map(|arg| arg.replace("{other}", &other));
+        let (tls, bus) = (self.tls_port.to_string(), self.bus_port.to_string());
+        let args = self.args.iter();
+        let args = args.map(|arg| arg.replace("{tls}", &tls).replace("{bus}", &bus));
         Command::new("redis-server")
             .args(self.config.as_ref().map(|_| self.config_file()))
             .args(["--port", &self.port.to_string(), "--bind", "127.0.0.1"])

@@ -1,5 +1,6 @@
 //! A master, its replicas and three sentinels, of a test's own.
 
+use super::certificates::Authority;
 use super::redis::{Answer, RedisServer};
 use std::thread::{scope, sleep};
 use std::time::{Duration, Instant};
@@ -22,15 +23,37 @@ impl SentinelSet {
         Self::start_with(replicas, &[], "", "")
     }
 
+    /// Over TLS among themselves too.
+    pub fn start_secure(replicas: usize, authority: &Authority) -> Self {
+        let certificate = authority.sign(&["127.0.0.1"]);
+        let args = authority.server_args(&certificate);
+        let mut args: Vec<_> = args.iter().map(String::as_str).collect();
+        args.extend(["--tls-replication", "yes"]);
+        Self::start_all(replicas, &args, "", "", Some(&args))
+    }
+
     /// `args` are those of the servers. Passwords: of the servers, of the sentinels; empty for none.
     pub fn start_with(replicas: usize, args: &[&str], password: &str, of_sentinels: &str) -> Self {
+        Self::start_all(replicas, args, password, of_sentinels, None)
+    }
+
+    fn start_all(
+        replicas: usize,
+        args: &[&str],
+        password: &str,
+        of_sentinels: &str,
+        tls: Option<&[&str]>,
+    ) -> Self {
         let mut all = args.to_vec();
         all.extend(["--repl-diskless-sync-delay", "0", "--repl-timeout", "5"]);
         if !password.is_empty() {
             all.extend(["--requirepass", password, "--masterauth", password]);
         }
         let master = RedisServer::start_with(&all);
-        let port = master.port();
+        let port = match tls {
+            None => master.port(),
+            Some(_) => master.tls_port(),
+        };
         let number = port.to_string();
         let (mut servers, sentinels) = scope(|scope| {
             let replicas: Vec<_> = (0..replicas)
@@ -42,7 +65,7 @@ impl SentinelSet {
                 })
                 .collect();
             let sentinels: Vec<_> = (0..3)
-                .map(|_| scope.spawn(move || start_sentinel(port, password, of_sentinels)))
+                .map(|_| scope.spawn(move || start_sentinel(port, password, of_sentinels, tls)))
                 .collect();
             let joined = |threads: Vec<std::thread::ScopedJoinHandle<'_, RedisServer>>| {
                 let servers = threads
@@ -128,7 +151,7 @@ impl SentinelSet {
     }
 }
 
-fn start_sentinel(master: u16, password: &str, own: &str) -> RedisServer {
+fn start_sentinel(master: u16, password: &str, own: &str, tls: Option<&[&str]>) -> RedisServer {
     let mut config = format!(
         "sentinel monitor {MASTER} 127.0.0.1 {master} 2\n\
          sentinel down-after-milliseconds {MASTER} 500\n\
@@ -141,5 +164,6 @@ fn start_sentinel(master: u16, password: &str, own: &str) -> RedisServer {
     if !own.is_empty() {
         config.push_str(&format!("requirepass {own}\n"));
     }
-    RedisServer::start_with_config(&["--sentinel"], config)
+    let tls = tls.unwrap_or_default();
+    RedisServer::start_with_config(&[&["--sentinel"], tls].concat(), config)
 }

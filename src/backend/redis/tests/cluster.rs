@@ -34,8 +34,7 @@ async fn enter(peer: &Peer, queue: &Queue, ticket: u64) -> Result<Outcome, Error
 /// The same slot as the server reckons, for all keys of any name.
 #[test]
 fn all_keys_of_a_name_are_in_one_slot() {
-    let server =
-        RedisServer::start_with(&["--cluster-enabled", "yes", "--cluster-port", "{other}"]);
+    let server = RedisServer::start_with(&["--cluster-enabled", "yes", "--cluster-port", "{bus}"]);
     let same = |name: &[u8]| {
         for queue in [Queue::limit(name).unwrap(), Queue::mutex(name).unwrap()] {
             for key in Keys::new("a:b", &queue).all() {

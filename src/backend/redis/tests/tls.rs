@@ -24,7 +24,7 @@ impl Place {
     }
 
     fn redis(&self) -> Redis {
-        let url = format!("rediss://127.0.0.1:{}", self.server.other_port());
+        let url = format!("rediss://127.0.0.1:{}", self.server.tls_port());
         Redis::new(url).unwrap().prefix("shop").unwrap()
     }
 
@@ -96,7 +96,7 @@ async fn other_names_and_other_ports_are_said() {
         ),
         "{error}"
     );
-    let url = format!("redis://127.0.0.1:{}", place.server.other_port());
+    let url = format!("redis://127.0.0.1:{}", place.server.tls_port());
     let error = Peer::new(&url).session.check().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
 }
@@ -168,4 +168,44 @@ fn certificates_are_checked_when_given() {
     let redis = redis().authority(&pem).unwrap();
     let redis = redis.client_certificate(&me.chain, &me.key).unwrap();
     assert!(!format!("{redis:?}").contains("secret"));
+}
+
+#[cfg(feature = "redis-sentinel")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sentinels_and_their_master_over_tls() {
+    use crate::backend::support::sentinels::{MASTER, SentinelSet};
+    let authority = Authority::new();
+    let set = tokio::task::block_in_place(|| SentinelSet::start_secure(1, &authority));
+    let urls = (set.sentinels.iter()).map(|s| format!("rediss://127.0.0.1:{}", s.tls_port()));
+    let redis = Redis::sentinel(urls, MASTER).unwrap();
+    let me = authority.sign(&["me"]);
+    let trusting = redis.clone().authority(authority.pem()).unwrap();
+    let whole = trusting.client_certificate(&me.chain, &me.key).unwrap();
+    let (a, mut b) = (Peer::of(whole.clone()), Peer::of(whole));
+    a.session.check().await.unwrap();
+    a.enter(&[1]).await;
+    assert_eq!(b.enter(&[1]).await.entered, WAITING);
+    a.leave(&[1]).await;
+    assert_eq!(b.granted().await.ticket, 1);
+    refused(redis, ErrorKind::Incompatible, "authority").await;
+}
+
+#[cfg(feature = "redis-cluster")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_over_tls() {
+    use crate::backend::support::cluster::RedisCluster;
+    let authority = Authority::new();
+    let cluster = tokio::task::block_in_place(|| RedisCluster::start_secure(3, &authority));
+    let url = format!("rediss://127.0.0.1:{}", cluster.nodes[0].tls_port());
+    let redis = Redis::cluster([url]).unwrap();
+    let me = authority.sign(&["me"]);
+    let trusting = redis.clone().authority(authority.pem()).unwrap();
+    let whole = trusting.client_certificate(&me.chain, &me.key).unwrap();
+    let (a, mut b) = (Peer::of(whole.clone()), Peer::of(whole));
+    a.session.check().await.unwrap(); // at each node
+    a.enter(&[1]).await;
+    assert_eq!(b.enter(&[1]).await.entered, WAITING);
+    a.leave(&[1]).await;
+    assert_eq!(b.granted().await.ticket, 1);
+    refused(redis, ErrorKind::Incompatible, "authority").await;
 }
