@@ -10,8 +10,9 @@
 //!   leaves nothing one lease later, after a crash an hour later.
 //! * **Replicas and failover**: a master that was only cut off, or paused, goes on accepting writes that nobody will
 //!   ever see. `min-replicas-to-write 1` and `min-replicas-max-lag 1` make it refuse them after a second, at the price
-//!   that it also refuses when its only replica is down. A coordinator talks to one address and does not ask a
-//!   Sentinel: let that address (a name, a proxy) move to the new master.
+//!   that it also refuses when its only replica is down. `Redis::sentinel` and
+//!   `Redis::cluster` (features `redis-sentinel`, `redis-cluster`) follow a failover; with `Redis::new` let the address (a
+//!   name, a proxy) move to the new master.
 //! * A server of its own is not needed. Calls are short scripts, and none blocks.
 //!
 //! # At the start
