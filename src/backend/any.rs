@@ -13,8 +13,13 @@ use std::sync::Arc;
 /// | --- | --- | --- |
 /// | `memory:` | [`Memory`](crate::Memory), a store of its own for each URL that is read | |
 /// | `redis://[user:password@]host[:port][/db]` | [`Redis`](crate::Redis) | `redis` |
+/// | `rediss://[user:password@]host[:port][/db]` | [`Redis`](crate::Redis) over TLS | `redis-tls` |
 /// | `redis+unix:///path/to/socket` | [`Redis`](crate::Redis) | `redis` |
+/// | `redis+sentinel://[user:password@]host:port,host:port/master[/db]` | [`Redis`](crate::Redis) behind these sentinels; `?sentinel_user=…&sentinel_password=…` for themselves | `redis-sentinel` |
+/// | `redis+cluster://[user:password@]host:port,host:port` | [`Redis`](crate::Redis) as a cluster | `redis-cluster` |
 /// | `redlock:redis://one,redis://two,redis://three` (a comma in a password is written `%2C`) | [`Redlock`](crate::Redlock) | `redlock` |
+///
+/// `rediss+sentinel://` and `rediss+cluster://` are those over TLS.
 ///
 /// `?prefix=shop` (or `&prefix=shop`) sets the prefix, without which two applications on one server share their permits.
 ///
@@ -47,13 +52,15 @@ impl AnyBackend {
         if let Some(urls) = url.as_ref().strip_prefix("redlock:") {
             return Self::redlock(urls);
         }
+        #[cfg_attr(not(feature = "redis"), allow(unused_variables))]
         let (url, prefix) = take_prefix(url.as_ref());
         let scheme = url.split(':').next().unwrap_or_default().to_owned();
         match scheme.as_str() {
             "memory" => Ok(Self::of(&scheme, Memory::new())),
             #[cfg(feature = "redis")]
-            "redis" | "rediss" | "redis+unix" | "unix" => {
-                let redis = crate::Redis::new(url)?;
+            "redis" | "rediss" | "redis+unix" | "unix" | "redis+sentinel" | "rediss+sentinel"
+            | "redis+cluster" | "rediss+cluster" => {
+                let redis = crate::Redis::of_any_url(&url)?;
                 Ok(Self::of(
                     &scheme,
                     match prefix {
@@ -63,12 +70,13 @@ impl AnyBackend {
                 ))
             }
             #[cfg(not(feature = "redis"))]
-            "redis" | "rediss" | "redis+unix" | "unix" => {
-                drop(prefix);
-                Err(not_built_in("redis"))
-            }
+            "redis" | "rediss" | "redis+unix" | "unix" => Err(not_built_in("redis")),
+            #[cfg(not(feature = "redis"))]
+            "redis+sentinel" | "rediss+sentinel" => Err(not_built_in("redis-sentinel")),
+            #[cfg(not(feature = "redis"))]
+            "redis+cluster" | "rediss+cluster" => Err(not_built_in("redis-cluster")),
             _ => Err(Error::config(
-                "this URL names no backend: memory:, redis://, redis+unix:// and redlock: do",
+                "this URL names no backend: memory:, redis://, rediss://, redis+unix://, redis+sentinel://, redis+cluster:// and redlock: do",
             )),
         }
     }

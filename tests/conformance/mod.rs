@@ -18,6 +18,12 @@ mod redis_rig;
 #[cfg(feature = "redlock")]
 mod redlock_rig;
 mod rig;
+#[cfg(any(
+    feature = "redis-cluster",
+    feature = "redis-sentinel",
+    feature = "redis-tls"
+))]
+mod shared_redis_rig;
 mod tokens;
 mod tools;
 mod walk;
@@ -175,3 +181,9 @@ conformance!(redis: redis_rig::RedisRig);
 conformance!(redis_without_pushes: redis_rig::RedisRig<false>);
 #[cfg(feature = "redlock")]
 conformance!(redlock_of_5: redlock_rig::RedlockRig<5>, a mutex without a queue);
+#[cfg(feature = "redis-tls")]
+conformance!(redis_acl_over_tls: shared_redis_rig::SharedRig<shared_redis_rig::Tls>);
+#[cfg(feature = "redis-sentinel")]
+conformance!(redis_sentinel: shared_redis_rig::SharedRig<shared_redis_rig::Sentinel>);
+#[cfg(feature = "redis-cluster")]
+conformance!(redis_cluster: shared_redis_rig::SharedRig<shared_redis_rig::Cluster>);

@@ -7,7 +7,7 @@ mod server;
 mod tests;
 mod waits;
 
-use crate::backend::redis::{PREFIX, Redis, checked_prefix};
+use crate::backend::redis::{Line, PREFIX, Redis, checked_prefix};
 use crate::backend::{
     Backend, Call, Events, Inspection, Open, Outcome, Promises, Reply, Session, State, TicketInfo,
 };
@@ -16,7 +16,7 @@ use crate::error::{Error, ErrorKind};
 use crate::name::{Node, Queue};
 use count::{Won, agreed};
 use futures_util::future::{BoxFuture, join_all};
-use redis::{Client, ConnectionAddr};
+use redis::ConnectionAddr;
 use round::Round;
 use server::{Ask, Failure, Holder, Keys, Server};
 use std::collections::HashSet;
@@ -106,7 +106,7 @@ const FEWEST: usize = 3;
 /// [`Redis`]: crate::Redis
 #[derive(Clone)]
 pub struct Redlock {
-    clients: Vec<Client>,
+    servers: Vec<Redis>,
     prefix: Arc<str>,
 }
 
@@ -135,21 +135,48 @@ impl Redlock {
     /// of one server are found by [`Coordinator::check`](crate::Coordinator::check).) The message never repeats a URL,
     /// for it may hold a password.
     pub fn new<U: AsRef<str>>(urls: impl IntoIterator<Item = U>) -> Result<Self, Error> {
-        let mut clients = Vec::new();
+        let servers = urls.into_iter().enumerate().map(|(at, url)| {
+            let wrong = |error| Error::config(format!("server {} of Redlock: {error}", at + 1));
+            Redis::new(url).map_err(wrong)
+        });
+        Self::of(servers.collect::<Result<Vec<Redis>, Error>>()?)
+    }
+
+    /// These servers, with the credentials and the TLS that were set for each. Their prefixes do not count.
+    ///
+    /// ```
+    /// use tower_permit::{Redis, Redlock};
+    ///
+    /// # fn main() -> Result<(), tower_permit::Error> {
+    /// let server = |host| Ok(Redis::new(format!("redis://{host}"))?.credentials("permits", "secret"));
+    /// let servers = ["one", "two", "three"].map(server);
+    /// let redlock = Redlock::of(servers.into_iter().collect::<Result<Vec<_>, tower_permit::Error>>()?)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`new`](Self::new), and for servers found by Sentinel and for clusters: those have replicas, which a majority
+    /// must not count.
+    pub fn of(servers: impl IntoIterator<Item = Redis>) -> Result<Self, Error> {
+        let servers: Vec<Redis> = servers.into_iter().collect();
         let mut known = HashSet::new();
-        for (at, url) in urls.into_iter().enumerate() {
-            let redis = Redis::new(url)
-                .map_err(|error| Error::config(format!("server {} of Redlock: {error}", at + 1)))?;
-            let address = redis.client.get_connection_info().addr().clone();
-            if !known.insert(identity(&address)) {
+        for (at, redis) in servers.iter().enumerate() {
+            let Some(address) = redis.address() else {
+                return Err(Error::config(format!(
+                    "server {} of Redlock is no server of its own: behind sentinels and in a cluster a failover forgets",
+                    at + 1
+                )));
+            };
+            if !known.insert(identity(address)) {
                 return Err(Error::config(format!(
                     "server {} of Redlock, {address}, is there twice: a server has one vote (its databases are no servers)",
                     at + 1
                 )));
             }
-            clients.push(redis.client);
         }
-        match clients.len() {
+        match servers.len() {
             0 => Err(Error::config(
                 "Redlock needs servers: an odd number of them, 3 or more",
             )),
@@ -161,7 +188,7 @@ impl Redlock {
                 even - 1
             ))),
             _ => Ok(Self {
-                clients,
+                servers,
                 prefix: PREFIX.into(),
             }),
         }
@@ -190,10 +217,8 @@ fn identity(address: &ConnectionAddr) -> String {
 
 impl fmt::Debug for Redlock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let servers = self.clients.iter();
-        let servers: Vec<String> = servers
-            .map(|client| client.get_connection_info().addr().to_string())
-            .collect();
+        let servers = self.servers.iter().filter_map(Redis::address);
+        let servers: Vec<String> = servers.map(ToString::to_string).collect();
         f.debug_struct("Redlock")
             .field("servers", &servers)
             .field("prefix", &self.prefix)
@@ -206,9 +231,9 @@ impl Backend for Redlock {}
 impl Open for Redlock {
     /// Nothing is ever pushed.
     fn open(self, node: Node, _: Events) -> Arc<dyn Session> {
-        let servers = self.clients.into_iter();
+        let servers = self.servers.into_iter().filter_map(Line::new);
         Arc::new(RedlockSession {
-            servers: servers.map(|it| Arc::new(Server::new(it))).collect(),
+            servers: servers.map(|line| Arc::new(Server::new(line))).collect(),
             prefix: self.prefix,
             node,
             attempts: AtomicU64::new(2),

@@ -1,14 +1,14 @@
 //! One of the servers: the scripts that it runs, and what it answers.
 
+use crate::backend::Grant;
 use crate::backend::redis::wire::{self, int, millis, text_of, unsigned};
-use crate::backend::redis::{Link, OLDEST, Source};
-use crate::backend::{Events, Grant};
+use crate::backend::redis::{Line, OLDEST, Source};
 use crate::error::{Error, ErrorKind};
 use crate::name::Queue;
-use redis::{Client, Cmd, RedisError, Value};
+use redis::{Cmd, RedisError, Value};
 use std::collections::BTreeSet;
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 static VOTE: LazyLock<Source> = LazyLock::new(|| Source::new(include_str!("vote.lua")));
@@ -18,7 +18,7 @@ static LOOK: LazyLock<Source> = LazyLock::new(|| Source::new(include_str!("look.
 
 /// One server of several.
 pub(super) struct Server {
-    link: Arc<Link>,
+    link: Line,
     /// Calls in a row that it has not answered.
     failures: AtomicU32,
 }
@@ -132,9 +132,9 @@ impl Failure {
 // === impl Server ===
 
 impl Server {
-    pub(super) fn new(client: Client) -> Self {
+    pub(super) fn new(link: Line) -> Self {
         Self {
-            link: Link::new(client, None, Events::new(|_| {})),
+            link,
             failures: AtomicU32::new(0),
         }
     }
@@ -253,7 +253,7 @@ impl Server {
         source: &Source,
         args: impl Fn(&mut Cmd),
     ) -> Result<Result<Value, RedisError>, Failure> {
-        source.run(&self.link, args).await.map_err(Failure::NotSent)
+        self.link.run(source, args).await.map_err(Failure::NotSent)
     }
 
     /// The same. An idle connection often shows only now that it has ended; this is as good if it is done twice.

@@ -6,6 +6,9 @@ mod faults;
 mod order;
 mod restarts;
 mod tokens;
+#[allow(unreachable_pub)]
+#[path = "../../../tests/support/witness.rs"]
+mod witness;
 
 use super::*;
 use crate::backend::Grant;

@@ -49,7 +49,7 @@ fn anything_else_is_refused_in_plain_words() {
         ),
         (&["redis://a", "", "redis://c"], "server 2 of Redlock"),
         (
-            &["redis://a", "redis://b", "rediss://u:secret@c"],
+            &["redis://a", "redis://b", "rediss://u:secret@c/#insecure"],
             "server 3 of Redlock",
         ),
     ];
@@ -58,6 +58,16 @@ fn anything_else_is_refused_in_plain_words() {
         assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{urls:?}");
         assert!(error.to_string().contains(words), "{urls:?}: {error}");
         assert!(!format!("{error:?}").contains("secret"), "{error:?}");
+    }
+    #[cfg(feature = "redis-sentinel")]
+    {
+        let plain = ["a", "b"].map(|host| Redis::new(format!("redis://{host}")).unwrap());
+        let sentinel = Redis::sentinel(["c:26379"], "mymaster").unwrap();
+        let error = Redlock::of(plain.into_iter().chain([sentinel])).unwrap_err();
+        assert!(
+            error.to_string().contains("no server of its own"),
+            "{error}"
+        );
     }
     let three = || Redlock::new(["redis://a", "redis://b", "redis://c"]).unwrap();
     for prefix in ["", "a b", "a{b"] {

@@ -1,10 +1,10 @@
 //! Messages in the unluckiest order.
 
+use super::witness::Witness;
 use super::*;
 use crate::Coordinator;
 use crate::backend::redlock::server::{Ballot, Vote};
 use crate::backend::support::proxy::{Mode, Proxy, Way};
-use crate::backend::support::witness::Witness;
 
 /// One node, message by message.
 struct Hand {
@@ -47,11 +47,8 @@ async fn takes(server: &Server, ask: &Ask) -> bool {
 }
 
 fn open(servers: &[RedisServer]) -> Vec<Server> {
-    let client = |server: &RedisServer| Client::open(server.url()).unwrap();
-    servers
-        .iter()
-        .map(|it| Server::new(Redis::from_client(client(it)).client))
-        .collect()
+    let line = |server: &RedisServer| Line::new(Redis::new(server.url()).unwrap()).unwrap();
+    servers.iter().map(|it| Server::new(line(it))).collect()
 }
 
 #[tokio::test]
