@@ -63,6 +63,9 @@ const OLDEST: (u32, u32) = (6, 2);
 /// # }
 /// ```
 ///
+/// Over TLS by a `rediss://` URL (feature `redis-tls`), behind sentinels by `Redis::sentinel` (feature `redis-sentinel`), as a
+/// cluster by `Redis::cluster` (feature `redis-cluster`). The last two say what they promise besides.
+///
 /// # Keys
 ///
 /// For each name that is in use, three: `prefix:limit:{name}` with the permits, and beside it `…:queue` and `…:meta`, all in
