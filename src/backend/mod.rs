@@ -13,11 +13,13 @@ use std::time::Duration;
 pub(crate) mod memory;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
+#[cfg(feature = "zookeeper")]
+pub(crate) mod zookeeper;
 
 #[cfg(test)]
 #[path = "../../tests/conformance/mod.rs"]
 mod conformance;
-#[cfg(all(test, feature = "redis"))]
+#[cfg(all(test, any(feature = "redis", feature = "zookeeper")))]
 #[path = "../../tests/support/mod.rs"]
 mod support;
 
@@ -130,8 +132,11 @@ pub(crate) enum Event {
     /// Somebody else's call granted a ticket of this node. A hint: it may be late, or never come.
     Granted { queue: Queue, grant: Grant },
     /// The push channel was made anew: what was pushed meanwhile is lost, so ask again.
-    #[cfg_attr(not(feature = "redis"), allow(dead_code))] // memory misses none
+    #[cfg_attr(not(any(feature = "redis", feature = "zookeeper")), allow(dead_code))] // memory misses none
     Resync,
+    /// Every ticket of this node is gone: the session has ended that all of them hung on.
+    #[cfg_attr(not(feature = "zookeeper"), allow(dead_code))]
+    Lost,
 }
 
 /// Where a session puts its events. Never blocks.

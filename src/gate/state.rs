@@ -422,6 +422,16 @@ impl<C: HasTerms> State<C> {
         self.waiters.ask_oldest(usize::MAX);
     }
 
+    /// Every ticket of this node is gone. What was held is lost; whoever waits joins the line anew.
+    pub(crate) fn lose_all(&mut self, now: Instant) -> News<C> {
+        let mut news = News::default();
+        for ticket in self.tickets.valid_tickets() {
+            self.lose(ticket, ErrorKind::Lost, now, &mut news);
+        }
+        self.waiters.ask_oldest(usize::MAX);
+        news
+    }
+
     /// A permit was granted, confirmed by a call that was sent at `sent`.
     fn granted(&mut self, grant: Grant, sent: Instant, now: Instant, news: &mut News<C>) {
         let ticket = grant.ticket;
