@@ -131,12 +131,13 @@ pub(crate) struct Grant {
 pub(crate) enum Event {
     /// Somebody else's call granted a ticket of this node. A hint: it may be late, or never come.
     Granted { queue: Queue, grant: Grant },
+    /// Every ticket of this node is gone, held or waiting, about whatever name: its session has ended. Sent before
+    /// anything is granted to the next one.
+    #[cfg_attr(not(feature = "zookeeper"), allow(dead_code))] // others have no session
+    Lost,
     /// The push channel was made anew: what was pushed meanwhile is lost, so ask again.
     #[cfg_attr(not(any(feature = "redis", feature = "zookeeper")), allow(dead_code))] // memory misses none
     Resync,
-    /// Every ticket of this node is gone: the session has ended that all of them hung on.
-    #[cfg_attr(not(feature = "zookeeper"), allow(dead_code))]
-    Lost,
 }
 
 /// Where a session puts its events. Never blocks.

@@ -184,8 +184,8 @@ impl Gates {
         match event {
             // For a name that nobody here uses (any more) the limit does not matter: the ticket leaves.
             Event::Granted { queue, grant } => self.get_or_make(queue, 1).pushed(grant),
-            Event::Resync => self.all().iter().for_each(|gate| gate.resync()),
             Event::Lost => self.all().iter().for_each(|gate| gate.lose_all()),
+            Event::Resync => self.all().iter().for_each(|gate| gate.resync()),
         }
     }
 
@@ -385,13 +385,13 @@ impl Gate {
         self.deliver(news);
     }
 
-    fn resync(self: &Arc<Self>) {
-        self.tell(|state, _| state.resync());
-    }
-
     fn lose_all(self: &Arc<Self>) {
         let news = self.tell(|state, now| state.lose_all(now));
         self.deliver(news);
+    }
+
+    fn resync(self: &Arc<Self>) {
+        self.tell(|state, _| state.resync());
     }
 
     fn is_quiet(&self) -> bool {

@@ -19,6 +19,8 @@ mod rig;
 mod tokens;
 mod tools;
 mod walk;
+#[cfg(feature = "zookeeper")]
+mod zookeeper_rig;
 
 use rig::Rig;
 
@@ -141,3 +143,7 @@ conformance!(memory: memory_rig::MemoryRig);
 conformance!(redis: redis_rig::RedisRig);
 #[cfg(feature = "redis")]
 conformance!(redis_without_pushes: redis_rig::RedisRig<false>);
+#[cfg(feature = "zookeeper")]
+conformance!(zookeeper: zookeeper_rig::ZooKeeperRig<1>);
+#[cfg(feature = "zookeeper")]
+conformance!(zookeeper_3: zookeeper_rig::ZooKeeperRig<3>);

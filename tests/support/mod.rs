@@ -7,3 +7,4 @@ pub mod logs;
 pub mod process;
 pub mod proxy;
 pub mod redis;
+pub mod zookeeper;
