@@ -136,7 +136,8 @@ pub(crate) enum Event {
     #[cfg_attr(not(feature = "zookeeper"), allow(dead_code))] // others have no session
     Lost,
     /// The push channel was made anew: what was pushed meanwhile is lost, so ask again.
-    #[cfg_attr(not(any(feature = "redis", feature = "zookeeper")), allow(dead_code))] // memory misses none
+    #[cfg_attr(not(any(feature = "redis", feature = "zookeeper")), allow(dead_code))]
+    // memory misses none
     Resync,
 }
 

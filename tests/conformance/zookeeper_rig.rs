@@ -23,12 +23,14 @@ impl<const SERVERS: usize> ZooKeeperRig<SERVERS> {
         static ONE: OnceLock<ZooKeepers> = OnceLock::new();
         static MORE: OnceLock<ZooKeepers> = OnceLock::new();
         let servers = if SERVERS == 1 { &ONE } else { &MORE };
-        servers.get_or_init(|| ZooKeepers::start_with(crate::backend::support::zookeeper::Settings {
-            servers: SERVERS,
-            // Here nodes die by their silence, never by what else goes on on this machine.
-            shortest_session: Duration::from_secs(10),
-            ..Default::default()
-        }))
+        servers.get_or_init(|| {
+            ZooKeepers::start_with(crate::backend::support::zookeeper::Settings {
+                servers: SERVERS,
+                // Here nodes die by their silence, never by what else goes on on this machine.
+                shortest_session: Duration::from_secs(10),
+                ..Default::default()
+            })
+        })
     }
 
     /// What is stored, the deepest last.
@@ -56,7 +58,7 @@ impl<const SERVERS: usize> ZooKeeperRig<SERVERS> {
 }
 
 impl<const SERVERS: usize> Rig for ZooKeeperRig<SERVERS> {
-    const LEASE: Duration = Duration::from_millis(500);
+    const LEASE: Duration = Duration::from_millis(400);
     const VIRTUAL: bool = false;
     const PUSHES: bool = true;
     const FORGIVES: bool = false;

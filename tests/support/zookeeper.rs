@@ -161,11 +161,7 @@ impl ZooKeepers {
             );
             if settings.servers > 1 {
                 for (other, [_, quorum, election]) in ports.iter().enumerate() {
-                    let _ = writeln!(
-                        config,
-                        "server.{}=127.0.0.1:{quorum}:{election}",
-                        other + 1
-                    );
+                    let _ = writeln!(config, "server.{}=127.0.0.1:{quorum}:{election}", other + 1);
                 }
             }
             fs::write(data.join("zoo.cfg"), config).expect("a file");
@@ -182,11 +178,7 @@ impl ZooKeepers {
     }
 
     fn run(&mut self, server: usize) {
-        let config = self
-            .folder
-            .path()
-            .join(server.to_string())
-            .join("zoo.cfg");
+        let config = self.folder.path().join(server.to_string()).join("zoo.cfg");
         let child = Command::new("java")
             .args(["-Xms32m", "-Xmx192m", "-XX:+UseSerialGC"])
             .args(["-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"])
@@ -269,5 +261,8 @@ fn free_ports(servers: usize) -> Vec<[u16; 3]> {
     let bind = || TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
     let listeners: Vec<[TcpListener; 3]> = (0..servers).map(|_| [bind(), bind(), bind()]).collect();
     let port = |l: &TcpListener| l.local_addr().expect("a free port").port();
-    listeners.iter().map(|three| three.each_ref().map(port)).collect()
+    listeners
+        .iter()
+        .map(|three| three.each_ref().map(port))
+        .collect()
 }

@@ -112,6 +112,11 @@ impl Link {
         &self.settings.servers
     }
 
+    #[cfg(test)]
+    pub(super) fn session(&self) -> Option<SessionInfo> {
+        self.state().session.clone()
+    }
+
     pub(super) fn error(&self, error: &zk::Error, act: &str) -> Error {
         words::error(error, self.servers(), act)
     }

@@ -135,11 +135,7 @@ impl ZooKeeper {
     /// # Errors
     ///
     /// [`ErrorKind::InvalidConfig`](crate::ErrorKind::InvalidConfig) for an empty user, and one with a colon.
-    pub fn auth(
-        mut self,
-        user: impl AsRef<str>,
-        password: impl AsRef<str>,
-    ) -> Result<Self, Error> {
+    pub fn auth(mut self, user: impl AsRef<str>, password: impl AsRef<str>) -> Result<Self, Error> {
         let (user, password) = (user.as_ref(), password.as_ref());
         if user.is_empty() || user.contains(':') {
             return Err(Error::config("a user has a name, without a colon"));
@@ -234,7 +230,10 @@ impl Session for ZooKeeperSession {
     }
 
     fn evict(&self, queue: Queue, ticket: String) -> BoxFuture<'_, Result<bool, Error>> {
-        Box::pin(async move { self.within(PATIENCE, self.link.evict(&queue, &ticket)).await })
+        Box::pin(async move {
+            self.within(PATIENCE, self.link.evict(&queue, &ticket))
+                .await
+        })
     }
 
     fn check(&self) -> BoxFuture<'_, Result<(), Error>> {

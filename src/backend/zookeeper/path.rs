@@ -148,7 +148,10 @@ mod tests {
     #[test]
     fn the_line_goes_on_where_the_sequence_wraps_round() {
         let texts = ["-2147483648", "2147483646", "-2147483647", "2147483647"];
-        let names: Vec<String> = (1..).zip(texts).map(|(n, s)| format!("a-{n}-{s}")).collect();
+        let names: Vec<String> = (1..)
+            .zip(texts)
+            .map(|(n, s)| format!("a-{n}-{s}"))
+            .collect();
         let line: Vec<String> = line(&names).iter().map(|e| e.ticket().to_owned()).collect();
         assert_eq!(line, ["a-2", "a-4", "a-1", "a-3"]);
     }

@@ -386,8 +386,7 @@ impl<'a> Turn<'a> {
 
     async fn take_in(&self, work: &UnderWay<'_>, mut line: Vec<Entry>) -> Result<View, Error> {
         let (client, epoch) = (work.client(), work.epoch());
-        let (adopt, mut unknown) =
-            self.with(epoch, |room| room.compare(&self.link.node, &line))?;
+        let (adopt, mut unknown) = self.with(epoch, |room| room.compare(&self.link.node, &line))?;
         for (number, name) in adopt {
             // The reply was lost: is it of this session? One of a former session goes by itself.
             let path = self.path(&name);
@@ -400,7 +399,8 @@ impl<'a> Turn<'a> {
                         let limit = ticket.limit;
                         Some(Terms { limit, lease })
                     })?;
-                    if let Some(terms) = wanted.filter(|terms| Terms::parse(&data) != Some(*terms)) {
+                    if let Some(terms) = wanted.filter(|terms| Terms::parse(&data) != Some(*terms))
+                    {
                         let update = client.set_data(&path, &terms.to_data(), None);
                         let _ = update.await;
                     }
@@ -412,7 +412,9 @@ impl<'a> Turn<'a> {
         }
         self.sweep(work, &unknown)?;
         line.retain(|entry| !unknown.contains(&entry.name));
-        (self.link).judge(client, epoch, &self.call.queue, &line).await
+        (self.link)
+            .judge(client, epoch, &self.call.queue, &line)
+            .await
     }
 
     /// Deletes what is ours and nobody knows: it is of a session that has ended. Nobody waits for that.
@@ -507,7 +509,11 @@ impl<'a> Turn<'a> {
                         client.create(stem, &terms.to_data(), &mode)
                     })
                     .collect();
-                (creates, client.sync("/"), client.list_children(&self.parent))
+                (
+                    creates,
+                    client.sync("/"),
+                    client.list_children(&self.parent),
+                )
             })?;
             let (creates, synced, names) = futures_util::join!(join_all(creates), sync, list);
             let mut homeless = false;

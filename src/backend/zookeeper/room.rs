@@ -186,7 +186,11 @@ impl Room {
     }
 
     /// Forgets what others said who are gone, and finds what is ours and unknown: nodes to adopt, and nodes to delete.
-    pub(super) fn compare(&mut self, node: &Node, line: &[Entry]) -> (Vec<(u64, String)>, Vec<String>) {
+    pub(super) fn compare(
+        &mut self,
+        node: &Node,
+        line: &[Entry],
+    ) -> (Vec<(u64, String)>, Vec<String>) {
         let there: HashSet<&str> = line.iter().map(|entry| entry.name.as_str()).collect();
         self.others.retain(|name, _| there.contains(name.as_str()));
         let (mut adopt, mut unknown) = (Vec::new(), Vec::new());
@@ -196,7 +200,10 @@ impl Room {
             };
             match self.tickets.get(&number) {
                 Some(Ticket { node: None, .. }) => adopt.push((number, entry.name.clone())),
-                Some(Ticket { node: Some(created), .. }) if created.name == entry.name => {}
+                Some(Ticket {
+                    node: Some(created),
+                    ..
+                }) if created.name == entry.name => {}
                 _ => unknown.push(entry.name.clone()),
             }
         }

@@ -11,7 +11,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::timeout;
-use zookeeper_client::Client;
+use zookeeper_client::{self as zk, Client, SessionState};
 
 /// A read that takes longer is asked again.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -113,9 +113,9 @@ impl Link {
                 .collect::<Vec<_>>()
         };
         let deleted = futures_util::future::join_all(deletes).await;
-        deleted.iter().all(|deleted| {
-            matches!(deleted, Ok(()) | Err(zookeeper_client::Error::NoNode))
-        })
+        deleted
+            .iter()
+            .all(|deleted| matches!(deleted, Ok(()) | Err(zk::Error::NoNode)))
     }
 }
 
@@ -132,8 +132,15 @@ impl Watch {
             let list = client.list_and_watch_children(&parent);
             let (names, changed) = match timeout(PATIENCE, list).await {
                 Ok(Ok((names, watcher))) => (names, watcher.changed()),
-                // The name is gone and we with it, or there is trouble: the next call sees to it.
-                Ok(Err(_)) => return,
+                // The name is gone and we with it: the next call sees to that.
+                Ok(Err(zk::Error::NoNode | zk::Error::NoAuth)) => return,
+                Ok(Err(_)) if client.state().is_terminated() => return,
+                Ok(Err(_)) => {
+                    drop(link);
+                    tokio::time::sleep(PAUSE).await;
+                    self.connected().await;
+                    continue;
+                }
                 Err(_) => continue,
             };
             match self.look(&link, &names).await {
@@ -163,6 +170,15 @@ impl Watch {
                 },
                 () = kick.notified() => {}
             }
+        }
+    }
+
+    /// Waits while the crate connects anew.
+    async fn connected(&self) {
+        let mut watcher = self.client.state_watcher();
+        let mut state = self.client.state();
+        while state == SessionState::Disconnected {
+            state = watcher.changed().await;
         }
     }
 

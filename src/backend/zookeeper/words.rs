@@ -29,7 +29,9 @@ pub(super) fn error(error: &zk::Error, servers: &str, act: &str) -> Error {
         ),
         zk::Error::Unimplemented => (
             ErrorKind::Incompatible,
-            format!("ZooKeeper at {servers} cannot {act}: 3.5.3 is the oldest version that will do"),
+            format!(
+                "ZooKeeper at {servers} cannot {act}: 3.5.3 is the oldest version that will do"
+            ),
         ),
         zk::Error::NoChildrenForEphemerals => (
             ErrorKind::Incompatible,
@@ -63,7 +65,11 @@ pub(super) fn silent(servers: &str) -> Error {
 }
 
 /// A session that ends before our lease does would let another in while we still trust in the lease.
-pub(super) fn short_session(servers: &str, session: std::time::Duration, lease: std::time::Duration) -> Error {
+pub(super) fn short_session(
+    servers: &str,
+    session: std::time::Duration,
+    lease: std::time::Duration,
+) -> Error {
     Error::new(
         ErrorKind::Incompatible,
         format!(
