@@ -71,6 +71,7 @@ mod name;
 mod permit;
 mod semaphore;
 
+pub use backend::any::AnyBackend;
 pub use backend::memory::Memory;
 #[cfg(feature = "redis")]
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]

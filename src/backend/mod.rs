@@ -10,6 +10,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub(crate) mod any;
 pub(crate) mod memory;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;

@@ -59,9 +59,9 @@ pub enum AsHttpError {}
 /// | anything else | 503 | 14, `UNAVAILABLE` |
 ///
 /// An HTTP refusal is one line of plain text that tells nothing of the inside; 429 and 503 have a `Retry-After` in whole
-/// seconds. A
-/// request whose content type begins with `application/grpc` is answered with 200 and trailers only. The response's
-/// extensions hold the [`tower_permit::Error`](crate::Error), for middleware outside that wants to count or log it.
+/// seconds. A request whose content type begins with `application/grpc` is answered with 200 and trailers only. The
+/// response's extensions hold the [`tower_permit::Error`](crate::Error), for middleware outside that wants to count or
+/// log it.
 #[derive(Clone, Copy, Debug)]
 pub enum AsResponse {}
 
