@@ -13,7 +13,13 @@ use std::sync::Arc;
 /// | --- | --- | --- |
 /// | `memory:` | [`Memory`](crate::Memory), a store of its own for each URL that is read | |
 /// | `redis://[user:password@]host[:port][/db]` | [`Redis`](crate::Redis) | `redis` |
+/// | `rediss://[user:password@]host[:port][/db]` | [`Redis`](crate::Redis) over TLS | `redis-tls` |
 /// | `redis+unix:///path/to/socket` | [`Redis`](crate::Redis) | `redis` |
+/// | `redis+sentinel://[user:password@]host:port,host:port/master[/db]` | [`Redis`](crate::Redis) behind these sentinels; `?sentinel_user=…&sentinel_password=…` for themselves | `redis-sentinel` |
+/// | `redis+cluster://[user:password@]host:port,host:port` | [`Redis`](crate::Redis) as a cluster | `redis-cluster` |
+///
+/// `rediss+sentinel://` and `rediss+cluster://` are those over TLS.
+/// | `zookeeper://[user:password@]host[:port][,host[:port]…][/chroot]` | [`ZooKeeper`](crate::ZooKeeper) | `zookeeper` |
 ///
 /// `?prefix=shop` (or `&prefix=shop`) sets the prefix, without which two applications on one server share their permits.
 ///
@@ -48,8 +54,9 @@ impl AnyBackend {
         match scheme.as_str() {
             "memory" => Ok(Self::of(&scheme, Memory::new())),
             #[cfg(feature = "redis")]
-            "redis" | "rediss" | "redis+unix" | "unix" => {
-                let redis = crate::Redis::new(url)?;
+            "redis" | "rediss" | "redis+unix" | "unix" | "redis+sentinel" | "rediss+sentinel"
+            | "redis+cluster" | "rediss+cluster" => {
+                let redis = crate::Redis::of_any_url(&url)?;
                 Ok(Self::of(
                     &scheme,
                     match prefix {
@@ -60,8 +67,25 @@ impl AnyBackend {
             }
             #[cfg(not(feature = "redis"))]
             "redis" | "rediss" | "redis+unix" | "unix" => Err(not_built_in("redis", prefix)),
+            #[cfg(not(feature = "redis"))]
+            "redis+sentinel" | "rediss+sentinel" => Err(not_built_in("redis-sentinel", prefix)),
+            #[cfg(not(feature = "redis"))]
+            "redis+cluster" | "rediss+cluster" => Err(not_built_in("redis-cluster", prefix)),
+            #[cfg(feature = "zookeeper")]
+            "zookeeper" => {
+                let zookeeper = crate::ZooKeeper::of_url(&url)?;
+                Ok(Self::of(
+                    &scheme,
+                    match prefix {
+                        Some(prefix) => zookeeper.prefix(prefix)?,
+                        None => zookeeper,
+                    },
+                ))
+            }
+            #[cfg(not(feature = "zookeeper"))]
+            "zookeeper" => Err(not_built_in("zookeeper", prefix)),
             _ => Err(Error::config(
-                "this URL names no backend: memory:, redis:// and redis+unix:// do",
+                "this URL names no backend: memory:, redis://, rediss://, redis+unix://, redis+sentinel://, redis+cluster:// and zookeeper:// do",
             )),
         }
     }
@@ -90,7 +114,7 @@ impl fmt::Debug for AnyBackend {
     }
 }
 
-#[cfg(not(feature = "redis"))]
+#[cfg(not(all(feature = "redis", feature = "zookeeper")))]
 fn not_built_in(feature: &str, _prefix: Option<String>) -> Error {
     Error::config(format!(
         "the backend of this URL is not built in: turn on the feature `{feature}` of tower-permit"

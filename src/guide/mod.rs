@@ -16,3 +16,4 @@ pub mod failures;
 pub mod leases;
 pub mod order;
 pub mod running;
+pub mod zookeeper;

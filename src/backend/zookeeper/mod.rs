@@ -128,6 +128,17 @@ impl ZooKeeper {
         })
     }
 
+    /// `zookeeper://[user:password@]servers[/chroot]`, user and password percent-encoded.
+    pub(crate) fn of_url(url: &str) -> Result<Self, Error> {
+        let rest = url.strip_prefix("zookeeper://").unwrap_or_default();
+        let Some((user, servers)) = rest.rsplit_once('@') else {
+            return Self::new(rest);
+        };
+        let (user, password) = user.split_once(':').unwrap_or((user, ""));
+        let decode = |text| percent_encoding::percent_decode_str(text).decode_utf8_lossy();
+        Self::new(servers)?.auth(decode(user), decode(password))
+    }
+
     /// Who we are, by ZooKeeper's `digest` scheme. Every node that we create is then for this user only.
     ///
     /// ZooKeeper does not say that a password is wrong: it only finds that a right is missing.

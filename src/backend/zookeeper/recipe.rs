@@ -153,7 +153,15 @@ impl Link {
         }
     }
 
+    /// Again, if the connection is lost over it: nothing is changed.
     pub(super) async fn inspect(self: &Arc<Self>, queue: &Queue) -> Result<Inspection, Error> {
+        match self.look_over(queue).await {
+            Err(error) if error.kind() == ErrorKind::Unavailable => self.look_over(queue).await,
+            seen => seen,
+        }
+    }
+
+    async fn look_over(self: &Arc<Self>, queue: &Queue) -> Result<Inspection, Error> {
         let work = self.live(None).await?;
         let client = work.client();
         let parent = self.parent(queue);

@@ -37,6 +37,28 @@ fn servers_are_checked_when_given() {
 }
 
 #[test]
+fn a_url_is_as_good() {
+    let read = |url| ZooKeeper::of_url(url).unwrap().settings;
+    let settings = read("zookeeper://sh%40p:s%3Ae@zk1:2181,zk2/app");
+    assert_eq!(&*settings.servers, "zk1:2181,zk2");
+    assert_eq!(settings.base(), "/app/permit");
+    assert_eq!(settings.digest.as_deref(), Some("sh@p:s:e"));
+    assert_eq!(read("zookeeper://zk1").digest, None);
+    let named = crate::AnyBackend::from_url("zookeeper://zk1/app?prefix=shop");
+    assert!(named.is_ok());
+    for bad in [
+        "zookeeper://",
+        "zookeeper:zk1",
+        "zookeeper://u:secret@",
+        "zookeeper://:secret@h",
+    ] {
+        let error = crate::AnyBackend::from_url(bad).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{bad}");
+        assert!(!format!("{error:?}").contains("secret"), "{error:?}");
+    }
+}
+
+#[test]
 fn prefixes_are_checked_when_given() {
     let zookeeper = || ZooKeeper::new("h").unwrap();
     for good in ["shop", "shop:eu-1", "ü", &"a".repeat(64)] {

@@ -43,8 +43,11 @@ async fn callers_see_a_session_end() {
     let direct = zookeeper(server().connect_string());
     let mut cut = direct.clone();
     cut.settings.servers = proxy.address().into();
-    let permits = Coordinator::builder(cut).lease(SECOND).build().unwrap();
-    let other = Coordinator::builder(direct).lease(SECOND).build().unwrap();
+    let permits = Coordinator::builder(cut).lease(2 * SECOND).build().unwrap();
+    let other = Coordinator::builder(direct)
+        .lease(2 * SECOND)
+        .build()
+        .unwrap();
     let mutex = permits.mutex("m").unwrap();
     let guard = mutex.lock().await.unwrap();
     let permit = permits.semaphore("s", 1).unwrap().acquire().await.unwrap();
@@ -142,7 +145,7 @@ async fn a_process_that_dies_is_out_when_its_session_is() {
     assert_eq!(other.enter(&[1]).await.entered, [State::Waiting]);
     other.granted().await;
     let (took, lease) = (died.elapsed(), SECOND);
-    assert!(took > lease && took < lease * 2, "{took:?}");
+    assert!(took > lease && took < lease * 5 / 2, "{took:?}");
 }
 
 #[tokio::test]
