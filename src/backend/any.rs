@@ -19,6 +19,7 @@ use std::sync::Arc;
 /// | `redis+cluster://[user:password@]host:port,host:port` | [`Redis`](crate::Redis) as a cluster | `redis-cluster` |
 ///
 /// `rediss+sentinel://` and `rediss+cluster://` are those over TLS.
+/// | `zookeeper://[user:password@]host[:port][,host[:port]…][/chroot]` | [`ZooKeeper`](crate::ZooKeeper) | `zookeeper` |
 ///
 /// `?prefix=shop` (or `&prefix=shop`) sets the prefix, without which two applications on one server share their permits.
 ///
@@ -70,8 +71,21 @@ impl AnyBackend {
             "redis+sentinel" | "rediss+sentinel" => Err(not_built_in("redis-sentinel", prefix)),
             #[cfg(not(feature = "redis"))]
             "redis+cluster" | "rediss+cluster" => Err(not_built_in("redis-cluster", prefix)),
+            #[cfg(feature = "zookeeper")]
+            "zookeeper" => {
+                let zookeeper = crate::ZooKeeper::of_url(&url)?;
+                Ok(Self::of(
+                    &scheme,
+                    match prefix {
+                        Some(prefix) => zookeeper.prefix(prefix)?,
+                        None => zookeeper,
+                    },
+                ))
+            }
+            #[cfg(not(feature = "zookeeper"))]
+            "zookeeper" => Err(not_built_in("zookeeper", prefix)),
             _ => Err(Error::config(
-                "this URL names no backend: memory:, redis://, rediss://, redis+unix://, redis+sentinel:// and redis+cluster:// do",
+                "this URL names no backend: memory:, redis://, rediss://, redis+unix://, redis+sentinel://, redis+cluster:// and zookeeper:// do",
             )),
         }
     }
@@ -100,7 +114,7 @@ impl fmt::Debug for AnyBackend {
     }
 }
 
-#[cfg(not(feature = "redis"))]
+#[cfg(not(all(feature = "redis", feature = "zookeeper")))]
 fn not_built_in(feature: &str, _prefix: Option<String>) -> Error {
     Error::config(format!(
         "the backend of this URL is not built in: turn on the feature `{feature}` of tower-permit"

@@ -38,14 +38,16 @@
 //!
 //! # Which backend
 //!
-//! There are two:
+//! There are three:
 //!
 //! * [`Memory`] counts within one process. It is for tests, for a service that runs once, and to start with. It has
 //!   nothing to fail.
 //! * [`Redis`] counts over every process that uses the same server and prefix. One server, version 6.2 or later, or
 //!   Valkey. It is as safe as that server's memory: [`failures`](super::failures) says what a flush or a failover does.
+//! * `ZooKeeper` (feature `zookeeper`) counts over every process that uses the same ensemble and prefix. No grant is ever
+//!   lost, whichever server goes: [its page](super::zookeeper) says what that costs.
 //!
-//! Both keep the same rules and pass the same tests, so that what works over one works over the other.
+//! All keep the same rules and pass the same tests, so that what works over one works over the other.
 //! [`Coordinator::promises`] says what a backend can do. Behind sentinels and as a cluster, [`Redis`] follows a failover by
 //! itself; each has a feature and a constructor of its own that say what they can lose when.
 //!
