@@ -18,6 +18,7 @@ use std::sync::Arc;
 /// | `redis+sentinel://[user:password@]host:port,host:port/master[/db]` | [`Redis`](crate::Redis) behind these sentinels; `?sentinel_user=…&sentinel_password=…` for themselves | `redis-sentinel` |
 /// | `redis+cluster://[user:password@]host:port,host:port` | [`Redis`](crate::Redis) as a cluster | `redis-cluster` |
 /// | `redlock:redis://one,redis://two,redis://three` (a comma in a password is written `%2C`) | [`Redlock`](crate::Redlock) | `redlock` |
+/// | `zookeeper://[user:password@]host[:port][,host[:port]…][/chroot]` | [`ZooKeeper`](crate::ZooKeeper) | `zookeeper` |
 ///
 /// `rediss+sentinel://` and `rediss+cluster://` are those over TLS.
 ///
@@ -52,7 +53,10 @@ impl AnyBackend {
         if let Some(urls) = url.as_ref().strip_prefix("redlock:") {
             return Self::redlock(urls);
         }
-        #[cfg_attr(not(feature = "redis"), allow(unused_variables))]
+        #[cfg_attr(
+            not(any(feature = "redis", feature = "zookeeper")),
+            allow(unused_variables)
+        )]
         let (url, prefix) = take_prefix(url.as_ref());
         let scheme = url.split(':').next().unwrap_or_default().to_owned();
         match scheme.as_str() {
@@ -75,8 +79,21 @@ impl AnyBackend {
             "redis+sentinel" | "rediss+sentinel" => Err(not_built_in("redis-sentinel")),
             #[cfg(not(feature = "redis"))]
             "redis+cluster" | "rediss+cluster" => Err(not_built_in("redis-cluster")),
+            #[cfg(feature = "zookeeper")]
+            "zookeeper" => {
+                let zookeeper = crate::ZooKeeper::of_url(&url)?;
+                Ok(Self::of(
+                    &scheme,
+                    match prefix {
+                        Some(prefix) => zookeeper.prefix(prefix)?,
+                        None => zookeeper,
+                    },
+                ))
+            }
+            #[cfg(not(feature = "zookeeper"))]
+            "zookeeper" => Err(not_built_in("zookeeper")),
             _ => Err(Error::config(
-                "this URL names no backend: memory:, redis://, rediss://, redis+unix://, redis+sentinel://, redis+cluster:// and redlock: do",
+                "this URL names no backend: memory:, redis://, rediss://, redis+unix://, redis+sentinel://, redis+cluster://, redlock: and zookeeper:// do",
             )),
         }
     }
@@ -123,7 +140,7 @@ impl fmt::Debug for AnyBackend {
     }
 }
 
-#[cfg(not(all(feature = "redis", feature = "redlock")))]
+#[cfg(not(all(feature = "redis", feature = "redlock", feature = "zookeeper")))]
 fn not_built_in(feature: &str) -> Error {
     Error::config(format!(
         "the backend of this URL is not built in: turn on the feature `{feature}` of tower-permit"

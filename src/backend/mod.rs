@@ -16,11 +16,13 @@ pub(crate) mod memory;
 pub(crate) mod redis;
 #[cfg(feature = "redlock")]
 pub(crate) mod redlock;
+#[cfg(feature = "zookeeper")]
+pub(crate) mod zookeeper;
 
 #[cfg(test)]
 #[path = "../../tests/conformance/mod.rs"]
 mod conformance;
-#[cfg(all(test, feature = "redis"))]
+#[cfg(all(test, any(feature = "redis", feature = "zookeeper")))]
 #[path = "../../tests/support/mod.rs"]
 mod support;
 
@@ -137,8 +139,13 @@ pub(crate) struct Grant {
 pub(crate) enum Event {
     /// Somebody else's call granted a ticket of this node. A hint: it may be late, or never come.
     Granted { queue: Queue, grant: Grant },
+    /// Every ticket of this node is gone, held or waiting, about whatever name: its session has ended. Sent before
+    /// anything is granted to the next one.
+    #[cfg_attr(not(feature = "zookeeper"), allow(dead_code))] // others have no session
+    Lost,
     /// The push channel was made anew: what was pushed meanwhile is lost, so ask again.
-    #[cfg_attr(not(feature = "redis"), allow(dead_code))] // memory misses none
+    #[cfg_attr(not(any(feature = "redis", feature = "zookeeper")), allow(dead_code))]
+    // memory misses none
     Resync,
 }
 

@@ -186,6 +186,10 @@ pub(super) async fn rule_09_a_late_enter_after_a_flush_holds_for_one_lease_at_mo
     let (mut a, mut b) = (rig.peer(1), rig.peer(1));
     let _ = a.send(8, leave([1])).await;
     rig.flush().await;
+    if R::REMEMBERS {
+        assert_eq!(a.send(7, enter([1])).await, Reply::Stale, "not even then");
+        return;
+    }
     let Reply::Done(outcome) = a.send(7, enter([1])).await else {
         panic!("a number survived the flush");
     };

@@ -27,6 +27,8 @@ mod shared_redis_rig;
 mod tokens;
 mod tools;
 mod walk;
+#[cfg(feature = "zookeeper")]
+mod zookeeper_rig;
 
 use rig::Rig;
 
@@ -187,3 +189,7 @@ conformance!(redis_acl_over_tls: shared_redis_rig::SharedRig<shared_redis_rig::T
 conformance!(redis_sentinel: shared_redis_rig::SharedRig<shared_redis_rig::Sentinel>);
 #[cfg(feature = "redis-cluster")]
 conformance!(redis_cluster: shared_redis_rig::SharedRig<shared_redis_rig::Cluster>);
+#[cfg(feature = "zookeeper")]
+conformance!(zookeeper: zookeeper_rig::ZooKeeperRig<1>);
+#[cfg(feature = "zookeeper")]
+conformance!(zookeeper_3: zookeeper_rig::ZooKeeperRig<3>);

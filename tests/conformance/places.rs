@@ -60,8 +60,9 @@ pub(super) async fn rule_04_look_again_is_enough_when_a_permit_is_given_back<R: 
 
 pub(super) async fn rule_04_look_again_is_enough_when_a_holder_dies<R: Rig>(rig: &R) {
     let (mut a, mut b) = (rig.peer(1), rig.peer(1));
-    a.must_enter(1).await;
+    // Before the holder's last word, for its answer may be long on the way.
     let start = Instant::now();
+    a.must_enter(1).await;
     let mut calls = 0;
     loop {
         let outcome = b.say(enter([1])).await;
@@ -104,7 +105,6 @@ pub(super) async fn rule_04_a_grant_is_pushed_to_the_node_it_is_for<R: Rig>(rig:
         };
         assert!(outcome.granted.is_empty(), "by another's call: {outcome:?}");
         b.leave([round]).await;
-        c.leave([round]).await;
         if let Some(grant) = pushed {
             assert_eq!((grant.ticket, grant.token), (round, token));
             assert!(R::PUSHES);
@@ -113,6 +113,7 @@ pub(super) async fn rule_04_a_grant_is_pushed_to_the_node_it_is_for<R: Rig>(rig:
             assert_eq!(a.pushed().await, None);
             return;
         }
+        c.leave([round]).await;
         while c.events.try_recv().is_ok() {}
     }
     assert!(!R::PUSHES, "nothing is ever pushed");
@@ -131,7 +132,7 @@ pub(super) async fn rule_04_what_a_call_granted_its_own_node_is_in_the_answer<R:
     };
     assert_eq!(outcome.granted[0].token, token);
     let outcome = a.say(nothing().leave([3]).enter([5])).await;
-    assert_eq!(tickets(&outcome.granted), [], "it never waited");
+    assert_eq!(tickets(&outcome.granted), [0; 0], "it never waited");
     silence(R::LEASE / 20).await;
     assert_eq!(a.pushed().await, None);
 }

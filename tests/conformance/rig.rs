@@ -18,6 +18,11 @@ pub(super) trait Rig: Sized {
     const PUSHES: bool;
     /// Whether it keeps one queue for all nodes: then it keeps any limit, and everybody sees who waits.
     const QUEUES: bool = true;
+    /// Whether those who could say nothing for a while, since everything stood still, get a grace. Where a session decides
+    /// who is alive they do not.
+    const FORGIVES: bool = true;
+    /// Whether what a node has said last outlives the loss of everything that is stored, since the node itself keeps it.
+    const REMEMBERS: bool = false;
 
     async fn start() -> Self;
 

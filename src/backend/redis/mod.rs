@@ -67,6 +67,9 @@ pub(super) const OLDEST: (u32, u32) = (6, 2);
 /// # }
 /// ```
 ///
+/// Over TLS by a `rediss://` URL (feature `redis-tls`), behind sentinels by `Redis::sentinel` (feature `redis-sentinel`), as a
+/// cluster by `Redis::cluster` (feature `redis-cluster`). The last two say what they promise besides.
+///
 /// # Keys
 ///
 /// For each name that is in use, three: `prefix:limit:{name}` with the permits, and beside it `…:queue` and `…:meta`, all in
@@ -152,8 +155,9 @@ impl Redis {
 
     /// The server of a client that you made, for settings that no URL has.
     ///
-    /// Its address, its credentials and its TLS are used; protocol and TCP settings are chosen by this crate. The type is one of
-    /// the `redis` crate, version 1: the only place in this crate's interface where one appears.
+    /// Its address, its credentials and its TLS are used (the features of the `redis` crate for that, and the provider that
+    /// `rustls` needs, are yours to choose then); protocol and TCP settings are chosen by this crate. The type is one of the
+    /// `redis` crate, version 1: the only place in this crate's interface where one appears.
     pub fn from_client(client: Client) -> Self {
         Self::at(Place::One(Server::of_client(client)))
     }
