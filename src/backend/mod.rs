@@ -14,6 +14,8 @@ pub(crate) mod any;
 pub(crate) mod memory;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
+#[cfg(feature = "redlock")]
+pub(crate) mod redlock;
 #[cfg(feature = "zookeeper")]
 pub(crate) mod zookeeper;
 
@@ -27,7 +29,7 @@ mod support;
 /// The most tickets that one call may name.
 pub(crate) const MOST_TICKETS: usize = 256;
 
-/// Where permits live: [`Memory`](crate::Memory) or [`Redis`](crate::Redis). Given to
+/// Where permits live: [`Memory`](crate::Memory), [`Redis`](crate::Redis), [`Redlock`](crate::Redlock). Given to
 /// [`Coordinator::new`](crate::Coordinator::new).
 ///
 /// Sealed: the contract behind it is private while this crate is at 0.x.
@@ -55,6 +57,11 @@ pub(crate) trait Session: Send + Sync + 'static {
     fn check(&self) -> BoxFuture<'_, Result<(), Error>>;
 
     fn promises(&self) -> Promises;
+
+    /// What follows after "… is the greatest limit", where there is a reason to give.
+    fn why_no_greater_limit(&self) -> &'static str {
+        ""
+    }
 }
 
 /// What a gate says about one name.

@@ -35,6 +35,20 @@
 //! A call that runs late, twice, or whose answer is lost does no harm. Each has a number, and what was said later wins.
 //! An outage of more than an hour is a restart that loses its memory: by then the server has let our keys expire.
 //!
+//! # Several servers: Redlock
+//!
+//! | what happens | who holds | who waits and newcomers | normal again |
+//! | --- | --- | --- | --- |
+//! | fewer than half are down, slow or cut off | nothing | nothing | – |
+//! | half or more are | in doubt, and lost one lease after the last confirmation | as in an outage of one server | within 2 s if they remember, one longest lease if they came back empty |
+//! | one **restarts** empty, or is flushed | nothing, if a majority of the others knows of the lock; it is told anew at the next renewal | nothing, if a majority of the others is there | it has its vote back one longest lease later |
+//! | all restart empty, or are flushed | lost, one lease after the last confirmation | wait | one longest lease later |
+//! | keys are **evicted**, on a majority | lost, at the next renewal | come in at once: two holders until then | a third of a lease |
+//! | a **clock steps** ahead by a lease, on a majority | the same | the same | the same |
+//! | a clock steps back | nothing | a dead holder's lock there lives longer by that; a server whose clock is behind the time it began to remember has no vote for one longest lease | by itself |
+//!
+//! Tokens rise over all of these, as long as one server of every majority remembers, or no clock has fallen behind.
+//!
 //! # What an outage costs
 //!
 //! While the server is down no permit can be counted, so a layer has to choose. [`OnUnavailable::Reject`], the default,

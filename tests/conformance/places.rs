@@ -1,7 +1,7 @@
 //! Rule 4: a lost place is found again, and a push is a hint.
 
 use super::peer::{enter, keep, letters, nothing, tickets};
-use super::rig::{Rig, pass, silence};
+use super::rig::{Rig, limit, pass, silence};
 use crate::backend::State;
 use tokio::time::Instant;
 
@@ -34,12 +34,16 @@ pub(super) async fn rule_04_a_waiter_that_was_silent_for_too_long_is_back_after_
 }
 
 pub(super) async fn rule_04_a_permit_that_was_lost_is_seen_to_be_gone<R: Rig>(rig: &R) {
-    let mut a = rig.peer(2);
-    assert_eq!(a.enter([1, 2, 3]).await, "HHW");
+    let mut a = rig.peer(limit::<R>(2));
+    assert!(a.enter([1, 2, 3]).await.starts_with('H'));
     rig.flush().await;
     let outcome = a.say(nothing().keep([1, 2]).enter([3])).await;
     assert_eq!(letters(&outcome.kept), "GG");
-    assert_eq!(letters(&outcome.entered), "H");
+    if R::QUEUES {
+        assert_eq!(letters(&outcome.entered), "H");
+    } else {
+        assert_eq!(a.enter([3]).await, "H");
+    }
 }
 
 pub(super) async fn rule_04_look_again_is_enough_when_a_permit_is_given_back<R: Rig>(rig: &R) {

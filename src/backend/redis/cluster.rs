@@ -238,7 +238,7 @@ impl Cluster {
             }
         });
         let server = self.server(address);
-        Link::new(Target::Server(server), self.inbox.clone(), events)
+        Link::new(Target::Server(server), Some(self.inbox.clone()), events)
     }
 
     fn server(&self, (host, port): &Address) -> Server {
