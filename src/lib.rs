@@ -71,6 +71,9 @@ mod name;
 mod permit;
 mod semaphore;
 
+#[cfg(feature = "etcd")]
+#[cfg_attr(docsrs, doc(cfg(feature = "etcd")))]
+pub use backend::etcd::Etcd;
 pub use backend::memory::Memory;
 #[cfg(feature = "redis")]
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]

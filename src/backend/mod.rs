@@ -10,6 +10,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+#[cfg(feature = "etcd")]
+pub(crate) mod etcd;
 pub(crate) mod memory;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
@@ -129,6 +131,9 @@ pub(crate) struct Grant {
 pub(crate) enum Event {
     /// Somebody else's call granted a ticket of this node. A hint: it may be late, or never come.
     Granted { queue: Queue, grant: Grant },
+    /// Every ticket of this node is gone, held or waiting, about whatever name: its session has ended. Sent before
+    /// anything is granted to the next one.
+    Lost,
     /// The push channel was made anew: what was pushed meanwhile is lost, so ask again.
     Resync,
 }

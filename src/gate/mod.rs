@@ -184,6 +184,7 @@ impl Gates {
         match event {
             // For a name that nobody here uses (any more) the limit does not matter: the ticket leaves.
             Event::Granted { queue, grant } => self.get_or_make(queue, 1).pushed(grant),
+            Event::Lost => self.all().iter().for_each(|gate| gate.lose_all()),
             Event::Resync => self.all().iter().for_each(|gate| gate.resync()),
         }
     }
@@ -380,6 +381,11 @@ impl Gate {
 
     fn pushed(self: &Arc<Self>, grant: Grant) {
         let news = self.tell(|state, now| state.pushed(grant, now));
+        self.deliver(news);
+    }
+
+    fn lose_all(self: &Arc<Self>) {
+        let news = self.tell(|state, now| state.lose_all(now));
         self.deliver(news);
     }
 

@@ -415,6 +415,16 @@ impl<C: HasTerms> State<C> {
         news
     }
 
+    /// Every ticket of this node is gone: what is held is lost, and everything that waits is said again.
+    pub(crate) fn lose_all(&mut self, now: Instant) -> News<C> {
+        let mut news = News::default();
+        for ticket in self.tickets.valid_tickets() {
+            self.lose(ticket, ErrorKind::Lost, now, &mut news);
+        }
+        self.resync();
+        news
+    }
+
     /// Pushes may have been missed: everything that waits is said again.
     pub(crate) fn resync(&mut self) {
         self.waiters.ask_oldest(usize::MAX);

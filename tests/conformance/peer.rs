@@ -227,7 +227,7 @@ impl Peer {
             loop {
                 match self.events.recv().await? {
                     Event::Granted { queue, grant } if queue == self.queue => return Some(grant),
-                    Event::Granted { .. } | Event::Resync => {}
+                    Event::Granted { .. } | Event::Lost | Event::Resync => {}
                 }
             }
         };

@@ -75,8 +75,10 @@ impl Line {
         self.by_ticket.get(ticket).copied()
     }
 
-    pub(super) fn place(&self, ticket: &str) -> Option<&Place> {
-        self.places.get(self.by_ticket.get(ticket)?)
+    /// With its limit.
+    pub(super) fn full(&self, ticket: &str) -> Option<(i64, u32)> {
+        let created = self.created(ticket)?;
+        Some((created, self.places.get(&created)?.limit))
     }
 
     /// How many hold: the front of the line.

@@ -4,7 +4,6 @@ use super::line::{Line, Place};
 use crate::error::{Error, ErrorKind};
 use crate::name::{Node, Queue};
 use etcd_client::{GetOptions, GetResponse, KeyValue};
-use std::error::Error as _;
 
 /// Why a call has failed.
 #[derive(Clone, Debug)]
@@ -76,6 +75,17 @@ pub(super) fn own_number(ticket: &str, node: &Node) -> Option<u64> {
     (node.ticket(number) == ticket).then_some(number)
 }
 
+/// The queue and the number that a key of this node's is for.
+pub(super) fn own_key(key: &[u8], prefix: &str, node: &Node) -> Option<(Queue, u64)> {
+    let key = std::str::from_utf8(key).ok()?;
+    let (kind, rest) = key
+        .strip_prefix(prefix)?
+        .strip_prefix('/')?
+        .split_once('/')?;
+    let (name, ticket) = rest.split_once('/')?;
+    Some((Queue::from_encoded(kind, name)?, own_number(ticket, node)?))
+}
+
 // --- errors ---
 
 /// etcd's error in our words, and what may help.
@@ -95,10 +105,7 @@ pub(super) fn failure(error: &etcd_client::Error, server: &str) -> (Failure, Rem
         E::LeaseKeepAliveError(text) if text.contains("not found") => {
             (Failure::LeaseGone, Remedy::None)
         }
-        E::TransportError(error) => (
-            unavailable(server, &with_cause(error)),
-            Remedy::Elsewhere,
-        ),
+        E::TransportError(error) => (unavailable(server, &with_cause(error)), Remedy::Elsewhere),
         other => (unavailable(server, &other.to_string()), Remedy::Elsewhere),
     }
 }
@@ -197,7 +204,13 @@ mod tests {
     fn only_tickets_are_tickets() {
         let ticket = |key: &str| ticket(key.as_bytes(), "p/limit/a/").map(str::to_owned);
         assert_eq!(ticket("p/limit/a/n-1-ff-7").as_deref(), Some("n-1-ff-7"));
-        for other in ["p/limit/a/", "p/limit/a/n", "p/limit/a/b/n-7", "p/limit/ab/n-7", "p/limit/a/-7"] {
+        for other in [
+            "p/limit/a/",
+            "p/limit/a/n",
+            "p/limit/a/b/n-7",
+            "p/limit/ab/n-7",
+            "p/limit/a/-7",
+        ] {
             assert_eq!(ticket(other), None, "{other}");
         }
     }
