@@ -19,7 +19,7 @@ pub(crate) mod redis;
 #[cfg(test)]
 #[path = "../../tests/conformance/mod.rs"]
 mod conformance;
-#[cfg(all(test, feature = "redis"))]
+#[cfg(all(test, any(feature = "etcd", feature = "redis")))]
 #[path = "../../tests/support/mod.rs"]
 mod support;
 

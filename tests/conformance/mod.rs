@@ -6,6 +6,8 @@
 //! private.
 
 mod calls;
+#[cfg(feature = "etcd")]
+mod etcd_rig;
 mod leases;
 mod memory_rig;
 mod model;
@@ -141,3 +143,7 @@ conformance!(memory: memory_rig::MemoryRig);
 conformance!(redis: redis_rig::RedisRig);
 #[cfg(feature = "redis")]
 conformance!(redis_without_pushes: redis_rig::RedisRig<false>);
+#[cfg(feature = "etcd")]
+conformance!(etcd: etcd_rig::EtcdRig<1>);
+#[cfg(feature = "etcd")]
+conformance!(etcd_3: etcd_rig::EtcdRig<3>);

@@ -16,6 +16,10 @@ pub(super) trait Rig: Sized {
     const VIRTUAL: bool;
     /// Whether the backend may push.
     const PUSHES: bool;
+    /// Whether a pause of everybody takes nothing from those who live.
+    const FORGIVES: bool = true;
+    /// Whether the numbers of calls are stored together with everything else, and lost with it.
+    const FORGETS_NUMBERS: bool = true;
 
     async fn start() -> Self;
 

@@ -3,6 +3,7 @@
 
 pub mod clock;
 pub mod door;
+pub mod etcd;
 pub mod logs;
 pub mod process;
 pub mod proxy;

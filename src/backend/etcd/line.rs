@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn the_first_as_many_as_the_limit_hold() {
-        assert_eq!(holders(&line(&[])), []);
+        assert_eq!(holders(&line(&[])), [0; 0]);
         assert_eq!(holders(&line(&[2, 2, 2])), [1, 2]);
         assert!(line(&[3, 3]).has_room(3));
         assert!(!line(&[3, 3]).has_room(2));

@@ -126,7 +126,7 @@ impl Peer {
             loop {
                 match self.events.recv().await {
                     Some(Event::Granted { grant, .. }) => return grant,
-                    Some(Event::Resync) => {}
+                    Some(Event::Lost | Event::Resync) => {}
                     None => panic!("no more events"),
                 }
             }
