@@ -306,7 +306,7 @@ impl Desk {
         node: &Node,
         call: &Call,
         found: &Found,
-        look_again: (Duration, Duration),
+        poll: Duration,
     ) -> (Outcome, Vec<Grant>) {
         self.see(&found.after);
         let news = self.look(node);
@@ -324,6 +324,13 @@ impl Desk {
         let pushes = others.into_iter().filter(|grant| !named(&grant.ticket));
         let extra = self.extra(node);
         let waits = self.waits();
+        let often = self
+            .line
+            .shortest_lease()
+            .unwrap_or(call.lease)
+            .min(call.lease)
+            * 9
+            / 20;
         let outcome = Outcome {
             left: (call.leave.iter())
                 .map(|ticket| found.left.get(ticket).copied().unwrap_or(false))
@@ -340,8 +347,8 @@ impl Desk {
             in_use: count(self.line.in_use() + extra),
             waiting: count(self.line.len() - self.line.in_use() - extra),
             look_again: waits.then_some(match self.watched {
-                true => look_again.0,
-                false => look_again.1,
+                true => often,
+                false => often.min(poll),
             }),
         };
         (outcome, pushes.collect())
@@ -376,17 +383,32 @@ impl Desk {
 
     // --- leases ---
 
-    /// When the next of our tickets runs out.
+    /// When the next of our tickets runs out. While a call is under way none does: its gate is speaking.
     pub(super) fn next_end(&self) -> Option<Instant> {
+        if self.running {
+            return None;
+        }
         let ends = self.own.values().map(|own| own.end(self.until));
         ends.min()
+    }
+
+    /// Everything runs so much longer.
+    pub(super) fn forgive(&mut self, late: Duration) {
+        self.until += late;
+        self.own.values_mut().for_each(|own| own.until += late);
+    }
+
+    /// Nothing of this process holds or waits.
+    pub(super) fn is_empty(&self) -> bool {
+        self.own.is_empty()
     }
 
     /// Takes out what has run out by now. Returns whatever has to be removed, also from before.
     pub(super) fn expire(&mut self, node: &Node, now: Instant) -> Vec<(u64, i64)> {
         let (line, until, expired) = (&self.line, self.until, &mut self.expired);
+        let running = self.running;
         self.own.retain(|ticket, own| {
-            let alive = own.end(until) > now;
+            let alive = running || own.end(until) > now;
             if !alive && let Some(created) = line.created(&node.ticket(*ticket)) {
                 expired.insert(*ticket, created);
             }

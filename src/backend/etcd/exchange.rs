@@ -12,12 +12,16 @@ use etcd_client::{
     Client, Compare, CompareOp, DeleteOptions, GetResponse, PutOptions, ResponseHeader, Txn, TxnOp,
     TxnOpResponse, TxnResponse,
 };
+use futures_util::future::join_all;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// A call goes on writing new tickets for so long; the rest comes with the next.
-const WRITING: Duration = Duration::from_millis(300);
+/// A call goes on writing new tickets for so long; the rest comes with the next. Tests run unoptimised, many at a time.
+const WRITING: Duration = Duration::from_millis(if cfg!(test) { 5000 } else { 300 });
+/// So many new tickets are on their way at a time.
+const AT_A_TIME: usize = 16;
 /// How often a waiter asks while no watch tells it.
 const POLL: Duration = Duration::from_millis(100);
 /// How often one write is tried under a fence that turns out to have been moved.
@@ -32,13 +36,13 @@ struct Run<'a> {
     /// What it sees is as new as that.
     known: i64,
     /// Something was said twice: the first of it may still be on its way.
-    doubt: bool,
+    doubt: AtomicBool,
     ended: bool,
 }
 
 impl Inner {
     pub(super) async fn say(self: &Arc<Self>, call: &Call) -> Result<Reply, Error> {
-        let Some(mut run) = Run::begin(self, call) else {
+        let Some(run) = Run::begin(self, call) else {
             return Ok(Reply::Stale);
         };
         let mut lease = None;
@@ -85,7 +89,7 @@ impl<'a> Run<'a> {
             number,
             known,
             prefix: wire::line_prefix(&inner.prefix, &call.queue),
-            doubt: false,
+            doubt: AtomicBool::new(false),
             ended: false,
         })
     }
@@ -94,7 +98,7 @@ impl<'a> Run<'a> {
         self.inner.with_desk(self.call, self.number, change)
     }
 
-    async fn go(&mut self, lease: &mut Option<i64>) -> Result<Found, Failure> {
+    async fn go(&self, lease: &mut Option<i64>) -> Result<Found, Failure> {
         if self.desk(|desk| desk.needs_lease(self.call))? {
             let tenure = self.inner.tenure(self.call.lease).await?;
             *lease = Some(tenure.id);
@@ -141,7 +145,7 @@ impl<'a> Run<'a> {
     }
 
     /// Nothing that an earlier call has left on its way happens from here on.
-    async fn settle_doubts(&mut self) -> Result<(), Failure> {
+    async fn settle_doubts(&self) -> Result<(), Failure> {
         if !self.desk(|desk| desk.doubt)? {
             return Ok(());
         }
@@ -166,7 +170,7 @@ impl<'a> Run<'a> {
     // --- writing ---
 
     /// Takes out what leaves, and gives those that wait their new limit. Returns the line after that.
-    async fn change(&mut self, plan: &Plan, found: &mut Found) -> Result<Option<Line>, Failure> {
+    async fn change(&self, plan: &Plan, found: &mut Found) -> Result<Option<Line>, Failure> {
         let mut ops: Vec<TxnOp> = Vec::new();
         if plan.look_before {
             ops.push(self.listing());
@@ -224,71 +228,102 @@ impl<'a> Run<'a> {
         Ok(Some(after.ok_or_else(wire::nonsense)?))
     }
 
-    /// Writes tickets one by one, for each revision is one place. Returns the line after the last.
+    /// Writes tickets, each by itself, for each revision is one place. Returns the line after the last.
+    ///
+    /// Some are on their way at a time. Each but the first wants the one before it to be there, so that the order is that of
+    /// `tickets` whatever order they arrive in.
     async fn write_all(
-        &mut self,
+        &self,
         tickets: &[u64],
         lease: i64,
         until: Instant,
     ) -> Result<Option<Line>, Failure> {
-        let mut line = None;
-        for (at, ticket) in tickets.iter().enumerate() {
-            let last = at + 1 == tickets.len() || now() >= until;
-            let seen = self.write(*ticket, lease, last).await?;
-            if last {
-                return Ok(seen);
+        let (mut at, mut seen) = (0, None);
+        while at < tickets.len() {
+            let end = tickets.len().min(at + AT_A_TIME);
+            let tenure = self.inner.still(lease)?;
+            let writes = (at..end).map(|at| {
+                let after = (at > 0).then(|| tickets[at - 1]);
+                let look = at + 1 == tickets.len();
+                self.write_once(tickets[at], after, tenure, look)
+            });
+            let mut written = 0;
+            for answer in join_all(writes).await {
+                let (there, line) = answer?;
+                if !there {
+                    break;
+                }
+                written += 1;
+                seen = line;
             }
-            line = seen.or(line);
+            if written == 0 {
+                // Not the order: the fence, or the one before it was taken out.
+                seen = Some(self.write(tickets[at], lease).await?);
+                written = 1;
+            }
+            at += written;
+            if now() >= until && at < tickets.len() {
+                return Ok(Some(self.look().await?));
+            }
         }
-        Ok(line)
+        Ok(seen)
     }
 
-    /// Writes one ticket, if it is not there yet. With `look`, returns the line after that.
-    async fn write(
-        &mut self,
+    /// Writes one ticket, if it is not there yet: `true` if it is there now. With `look`, or if it was not written,
+    /// returns the line after that.
+    async fn write_once(
+        &self,
         ticket: u64,
-        lease: i64,
+        after: Option<u64>,
+        tenure: Tenure,
         look: bool,
-    ) -> Result<Option<Line>, Failure> {
+    ) -> Result<(bool, Option<Line>), Failure> {
         let key = self.key(ticket);
+        let absent = Compare::create_revision(key.clone(), CompareOp::Equal, 0);
+        let mut when = vec![absent, self.fence(tenure)];
+        when.extend(
+            after.map(|ticket| Compare::create_revision(self.key(ticket), CompareOp::Greater, 0)),
+        );
+        let mut then = vec![self.put_op(&key, tenure.id)];
+        let mut or_else = vec![TxnOp::get(key, None)];
+        if look {
+            then.push(self.listing());
+            or_else.push(self.listing());
+        }
+        let txn = Txn::new().when(when).and_then(then).or_else(or_else);
+        let answer = self.txn(txn).await?;
+        let revision = self.revision(&answer)?;
+        let answers = answer.op_responses();
+        let mut there = answer.succeeded();
+        if there {
+            self.desk(|desk| desk.made(ticket))?;
+        } else if let Some(TxnOpResponse::Get(own)) = answers.first() {
+            there = !own.kvs().is_empty();
+        }
+        let line = answers.get(1).and_then(|a| self.line_of(a, revision));
+        Ok((there, line))
+    }
+
+    /// Writes one ticket, if it is not there yet. Returns the line after that.
+    async fn write(&self, ticket: u64, lease: i64) -> Result<Line, Failure> {
         for _ in 0..FENCES {
             let tenure = self.inner.still(lease)?;
-            let absent = Compare::create_revision(key.clone(), CompareOp::Equal, 0);
-            let mut then = vec![self.put_op(&key, lease)];
-            if look {
-                then.push(self.listing());
-            }
-            let txn = Txn::new()
-                .when([absent, self.fence(tenure)])
-                .and_then(then)
-                .or_else([self.listing()]);
-            let answer = self.txn(txn).await?;
-            let revision = self.revision(&answer)?;
-            let answers = answer.op_responses();
-            let line = answers.last().and_then(|a| self.line_of(a, revision));
-            if answer.succeeded() {
-                self.desk(|desk| desk.made(ticket))?;
-                return Ok(line);
-            }
-            let line = line.ok_or_else(wire::nonsense)?;
-            if self.is_in(&line, ticket) {
-                return Ok(Some(line));
+            let (there, line) = self.write_once(ticket, None, tenure, true).await?;
+            if there {
+                return Ok(line.ok_or_else(wire::nonsense)?);
             }
             // Not the ticket but the fence: somebody has moved or lost it.
             if self.inner.still(lease)?.fence == tenure.fence {
                 self.inner.move_fence(lease).await?;
             }
         }
-        Err(Error::new(
-            ErrorKind::Unavailable,
-            "the session key in etcd changes all the time",
-        )
-        .into())
+        let error = "the session key in etcd changes all the time";
+        Err(Error::new(ErrorKind::Unavailable, error).into())
     }
 
     /// Writes tickets that do not want to wait: writes, looks, and removes what is not in.
     async fn try_all(
-        &mut self,
+        &self,
         mut seen: Option<Line>,
         lease: i64,
         until: Instant,
@@ -317,8 +352,7 @@ impl<'a> Run<'a> {
                 None => {
                     let ends = now() + self.call.lease;
                     self.desk(|desk| desk.add(*ticket, false, ends))?;
-                    let line = self.write(*ticket, lease, true).await?;
-                    line.ok_or_else(wire::nonsense)?
+                    self.write(*ticket, lease).await?
                 }
             };
             let name = self.inner.node.ticket(*ticket);
@@ -347,17 +381,17 @@ impl<'a> Run<'a> {
 
     // --- asking ---
 
-    async fn look(&mut self) -> Result<Line, Failure> {
+    async fn look(&self) -> Result<Line, Failure> {
         self.inner.list(&self.prefix).await
     }
 
-    async fn txn(&mut self, txn: Txn) -> Result<TxnResponse, Failure> {
+    async fn txn(&self, txn: Txn) -> Result<TxnResponse, Failure> {
         let ask = |client: Client| {
             let txn = txn.clone();
             async move { client.kv_client().txn(txn).await }
         };
         let answer = self.inner.link.call(ask).await?;
-        self.doubt |= !answer.once;
+        self.doubt.fetch_or(!answer.once, Ordering::Relaxed);
         Ok(answer.value)
     }
 
@@ -390,17 +424,15 @@ impl<'a> Run<'a> {
     // --- the end ---
 
     fn end(mut self, found: &Found) -> Result<Reply, Error> {
-        let often = self.call.lease * 9 / 20;
         let mut book = self.inner.book();
         let desk = book.desks.get_mut(&self.call.queue);
         let Some(desk) = desk.filter(|desk| desk.is_current(self.number)) else {
             return Err(overtaken());
         };
         desk.running = false;
-        desk.doubt = self.doubt;
+        desk.doubt = self.doubt.load(Ordering::Relaxed);
         self.ended = true;
-        let look_again = (often, POLL.min(often));
-        let (outcome, pushes) = desk.answer(&self.inner.node, self.call, found, look_again);
+        let (outcome, pushes) = desk.answer(&self.inner.node, self.call, found, POLL);
         let watch = desk.waits() && desk.watch.is_none();
         drop(book);
         for grant in pushes {

@@ -5,6 +5,7 @@
 //! out holds back all behind it.
 
 use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
 
 /// All tickets of a name, as of a revision.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -88,6 +89,12 @@ impl Line {
             u32::try_from(*at).is_ok_and(|before| before < place.limit)
         };
         places.take_while(holds).count()
+    }
+
+    /// The shortest lease of all.
+    pub(super) fn shortest_lease(&self) -> Option<Duration> {
+        let leases = self.places.values().map(|place| place.lease);
+        leases.min().map(Duration::from_millis)
     }
 
     /// Who holds, oldest first.

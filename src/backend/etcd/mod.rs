@@ -328,9 +328,11 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // Nobody holds anything here any more. Outside of a runtime the lease runs out by itself.
-        if let (Some(lease), Ok(runtime)) =
-            (self.held_lease(), tokio::runtime::Handle::try_current())
+        // Whatever is still out goes with the lease; if nothing is, it is given back now.
+        let idle = self.book().desks.values().all(Desk::is_empty);
+        if idle
+            && let (Some(lease), Ok(runtime)) =
+                (self.held_lease(), tokio::runtime::Handle::try_current())
         {
             let link = self.link.clone();
             runtime.spawn(async move {
