@@ -209,7 +209,7 @@ impl<'a> Run<'a> {
         if plan.look_before {
             found.before = answers.next().and_then(|a| self.line_of(&a, revision));
         }
-        let mut gone = plan.clear.clone();
+        let mut gone = Vec::new();
         for ((ticket, granted), answer) in plan.leave.iter().zip(&mut answers) {
             let was_there = matches!(answer, TxnOpResponse::Delete(answer) if answer.deleted() > 0);
             let name = self.inner.node.ticket(*ticket);
@@ -220,6 +220,7 @@ impl<'a> Run<'a> {
         }
         self.desk(|desk| {
             desk.removed(&gone);
+            plan.clear.iter().for_each(|ticket| desk.made(*ticket));
             if relimited {
                 desk.relimited(self.call.limit);
             }

@@ -6,6 +6,8 @@ mod lease;
 mod line;
 mod link;
 mod operator;
+#[cfg(test)]
+mod tests;
 mod watch;
 mod wire;
 
@@ -268,6 +270,12 @@ impl Backend for Etcd {}
 
 impl Open for Etcd {
     fn open(self, node: Node, events: Events) -> Arc<dyn Session> {
+        self.session(node, events)
+    }
+}
+
+impl Etcd {
+    fn session(self, node: Node, events: Events) -> Arc<EtcdSession> {
         let options = self.options();
         Arc::new(EtcdSession {
             inner: Arc::new(Inner {

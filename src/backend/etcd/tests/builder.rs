@@ -1,0 +1,73 @@
+use super::*;
+
+#[test]
+fn good_addresses_in_every_form() {
+    for good in [
+        "h:1",
+        "http://h:1",
+        "http://h:1/",
+        "https://h:2379",
+        "[::1]:2379",
+        "10.0.0.1:2379",
+    ] {
+        let etcd = Etcd::new([good]).unwrap_or_else(|error| panic!("{good}: {error}"));
+        assert_eq!(etcd.servers.len(), 1);
+    }
+}
+
+#[test]
+fn bad_addresses_are_refused_and_never_repeated() {
+    let bad: &[&[&str]] = &[
+        &[],
+        &[""],
+        &["secret"],
+        &["secret:"],
+        &["ftp://secret:1"],
+        &["http://secret:1/path"],
+        &["http://me:secret@h:1"],
+        &["h:1", "http://h:1"],
+        &["http://h:1", "https://i:1"],
+    ];
+    for endpoints in bad {
+        let error = Etcd::new(endpoints.iter()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{endpoints:?}");
+        assert!(!error.to_string().contains("secret"), "{error}");
+    }
+}
+
+#[test]
+fn prefixes_are_checked() {
+    let etcd = || Etcd::new(["h:1"]).unwrap();
+    for good in ["shop", "a/b", "ü", "{x}"] {
+        assert!(etcd().prefix(good).is_ok(), "{good}");
+    }
+    let long = "x".repeat(65);
+    for bad in ["", "/a", "a/", "a//b", "a b", "a\n", &long] {
+        let error = etcd().prefix(bad).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{bad:?}");
+    }
+}
+
+#[test]
+fn certificates_need_https() {
+    let plain = || Etcd::new(["h:1"]).unwrap();
+    assert!(plain().certificate_authority("").is_err());
+    assert!(plain().client_certificate("", "").is_err());
+    let secure = Etcd::new(["https://h:1"]).unwrap();
+    assert!(secure.certificate_authority("").is_ok());
+}
+
+#[test]
+fn debug_shows_no_password() {
+    let shown = format!("{:?}", Etcd::new(["h:1"]).unwrap().user("me", "secret"));
+    assert!(shown.contains("me") && shown.contains("h:1"), "{shown}");
+    assert!(!shown.contains("secret"), "{shown}");
+}
+
+#[tokio::test]
+async fn a_node_that_is_not_there_and_an_unknown_authority_are_told_apart_from_a_good_one() {
+    let nobody = Peer::at(Etcd::new(["127.0.0.1:1"]).unwrap());
+    let error = nobody.session.check().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(error.to_string().contains("127.0.0.1:1"), "{error}");
+}
