@@ -46,3 +46,22 @@ fn suspended() -> Duration {
 fn suspended() -> Duration {
     Duration::ZERO
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn it_stands_still_with_paused_time_and_is_advanced_with_it() {
+        let start = now();
+        tokio::time::advance(Duration::from_secs(60)).await;
+        let passed = now() - start;
+        // A millisecond of rounding, either way.
+        assert!(passed.as_millis().abs_diff(60_000) <= 1, "{passed:?}");
+    }
+
+    #[test]
+    fn the_longest_duration_is_no_overflow() {
+        assert!(later(now(), Duration::MAX) > now());
+    }
+}

@@ -1,5 +1,6 @@
 //! What a user makes once per process.
 
+use crate::backend::any::AnyBackend;
 use crate::backend::{Backend, Inspection, Promises};
 use crate::error::{Error, ErrorKind};
 use crate::gate::{Gates, Settings};
@@ -52,6 +53,23 @@ impl Coordinator {
     /// 1 s.
     pub fn new(backend: impl Backend) -> Self {
         Self::builder(backend).open()
+    }
+
+    /// A coordinator over the backend that this URL names, with the default settings: see [`AnyBackend`]. As ever, the
+    /// connection is made at first use.
+    ///
+    /// # Errors
+    ///
+    /// As [`AnyBackend::from_url`].
+    ///
+    /// ```
+    /// use tower_permit::Coordinator;
+    ///
+    /// let permits = Coordinator::connect("memory:")?;
+    /// # Ok::<(), tower_permit::Error>(())
+    /// ```
+    pub fn connect(url: impl AsRef<str>) -> Result<Self, Error> {
+        Ok(Self::new(AnyBackend::from_url(url)?))
     }
 
     /// A coordinator with settings of your own.

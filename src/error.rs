@@ -99,6 +99,16 @@ impl Error {
         Self::build(kind, message.into(), None)
     }
 
+    /// With the error of a library below, kept as [`source`](std::error::Error::source).
+    #[cfg(feature = "redis")]
+    pub(crate) fn with_source(
+        kind: ErrorKind,
+        message: impl Into<Cow<'static, str>>,
+        source: impl Into<BoxError>,
+    ) -> Self {
+        Self::build(kind, message.into(), Some(source.into()))
+    }
+
     pub(crate) fn config(message: impl Into<Cow<'static, str>>) -> Self {
         Self::new(ErrorKind::InvalidConfig, message)
     }

@@ -71,6 +71,7 @@ mod name;
 mod permit;
 mod semaphore;
 
+pub use backend::any::AnyBackend;
 #[cfg(feature = "etcd")]
 #[cfg_attr(docsrs, doc(cfg(feature = "etcd")))]
 pub use backend::etcd::Etcd;

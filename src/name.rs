@@ -74,6 +74,7 @@ impl Queue {
 
     /// The queue with this kind and this name in its safe form, as a backend hands them back. `None` for anything that is
     /// not such a form: whoever may write to the backend may have made it up.
+    #[cfg_attr(not(feature = "redis"), allow(dead_code))]
     pub(crate) fn from_encoded(kind: &str, name: &str) -> Option<Self> {
         let kind = [Kind::Limit, Kind::Mutex]
             .into_iter()

@@ -42,8 +42,10 @@ pub struct Permit {
 
 /// A weak handle to a permit: it holds nothing, but [`keep`](Self::keep) makes it a guard of the same permit.
 ///
-/// [`reject_with_response`](crate::DistributedConcurrencyLimitLayer::reject_with_response) puts one into the extensions
-/// of each request, for work that outlives the response: an upgraded connection, a task in the background.
+/// A layer puts one into the extensions of each `http::Request`, for work that outlives the response (an upgraded
+/// connection, a task in the background): with
+/// [`reject_with_response`](crate::DistributedConcurrencyLimitLayer::reject_with_response) or
+/// [`expose_permit`](crate::DistributedConcurrencyLimitLayer::expose_permit).
 #[derive(Clone)]
 pub struct PermitHandle {
     gate: Weak<Gate>,

@@ -10,6 +10,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub(crate) mod any;
 #[cfg(feature = "etcd")]
 pub(crate) mod etcd;
 pub(crate) mod memory;
@@ -133,8 +134,10 @@ pub(crate) enum Event {
     Granted { queue: Queue, grant: Grant },
     /// Every ticket of this node is gone, held or waiting, about whatever name: its session has ended. Sent before
     /// anything is granted to the next one.
+    #[cfg_attr(not(feature = "etcd"), allow(dead_code))] // others have no session
     Lost,
     /// The push channel was made anew: what was pushed meanwhile is lost, so ask again.
+    #[cfg_attr(not(feature = "redis"), allow(dead_code))] // others miss none
     Resync,
 }
 

@@ -16,7 +16,7 @@ use tokio::time::{Instant, Sleep};
 use tracing::{Span, field};
 
 /// How often a waiting caller looks whether somebody still talks to the backend on his behalf.
-const LOOK_AFTER_PUMP: Duration = Duration::from_millis(500);
+const LOOK_AFTER_PUMP: Duration = Duration::from_secs(2);
 
 /// How a caller wants to wait.
 #[derive(Clone, Debug)]

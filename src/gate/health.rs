@@ -67,7 +67,7 @@ impl Health {
         if starts {
             tracing::warn!(
                 %error,
-                "the backend of the permits does not answer: newcomers are refused until it does"
+                "the backend of the permits does not answer: whoever is not in line yet gets no permit until it does"
             );
         }
         outage

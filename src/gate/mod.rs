@@ -282,6 +282,7 @@ impl Gate {
         self.tell_on(Some(runtime), |state, now| {
             // Under the lock, as `close` is: nobody joins behind its back.
             if self.gates.closing.load(Ordering::Relaxed) {
+                state.stats.failed += 1;
                 return Err(shutting_down());
             }
             if let Some(outage) = outage {

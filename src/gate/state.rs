@@ -71,6 +71,8 @@ pub struct Stats {
     pub too_many_waiting: u64,
     /// Refused because the backend did not answer.
     pub unavailable: u64,
+    /// Refused for another reason: the backend refused us or cannot serve us, or the coordinator was shutting down.
+    pub failed: u64,
     /// Permits lost: their lease ran out, they were evicted, held for too long, or taken back by a shutdown.
     pub lost: u64,
 }
@@ -506,8 +508,9 @@ impl<C: HasTerms> State<C> {
     fn refuse(&mut self, departed: Vec<Departed<C>>, error: &Error) -> News<C> {
         let mut news = News::default();
         for departed in departed {
-            if error.kind() == ErrorKind::Unavailable {
-                self.stats.unavailable += 1;
+            match error.kind() {
+                ErrorKind::Unavailable => self.stats.unavailable += 1,
+                _ => self.stats.failed += 1,
             }
             let caller = self.depart(departed);
             news.refused.push((caller, error.clone()));

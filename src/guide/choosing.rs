@@ -38,14 +38,18 @@
 //!
 //! # Which backend
 //!
-//! There are two:
+//! There are three:
 //!
 //! * [`Memory`] counts within one process. It is for tests, for a service that runs once, and to start with. It has
 //!   nothing to fail.
 //! * [`Redis`] counts over every process that uses the same server and prefix. One server, version 6.2 or later, or
 //!   Valkey. It is as safe as that server's memory: [`failures`](super::failures) says what a flush or a failover does.
+//! * `Etcd` (feature `etcd`) counts over every process that uses the same cluster and prefix. What it has granted is stored by
+//!   a majority, so neither a failover nor the loss of a node lets more in than the limit: take it for a mutex that
+//!   matters, where an etcd is at hand. Each acquisition is a write that a majority syncs to disk, so it is slower
+//!   than Redis by far, and no place for thousands of permits a second.
 //!
-//! Both keep the same rules and pass the same tests, so that what works over one works over the other.
+//! All keep the same rules and pass the same tests, so that what works over one works over the other.
 //! [`Coordinator::promises`] says what a backend can do. Sentinel and Redis Cluster are not followed yet: a coordinator
 //! talks to one address.
 //!

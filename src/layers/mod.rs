@@ -19,7 +19,7 @@ mod rejection;
 mod response;
 mod settings;
 
-pub use rejection::{AsError, AsResponse, Refuse, RejectionBody};
+pub use rejection::{AsError, AsHttpError, AsResponse, Refuse, RejectionBody};
 pub use response::{AtResponse, Hold, HoldPermit, PermitBody, ResponsePermit, UntilBodyEnd};
 pub use settings::{OnLost, OnUnavailable};
 

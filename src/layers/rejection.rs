@@ -12,7 +12,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// How a refusal looks to the caller: [`AsError`] or [`AsResponse`]. Sealed.
+/// How a refusal looks to the caller: [`AsError`], [`AsHttpError`] or [`AsResponse`]. Sealed.
 #[diagnostic::on_unimplemented(
     message = "this refusal cannot be given to the caller of a service with the response `{Res}`",
     note = "`.reject_with_response()` needs a service from `http::Request<_>` to `http::Response<_>`",
@@ -44,6 +44,11 @@ pub trait Refuse<Req, Res, E>: sealed::Sealed {
 #[derive(Clone, Copy, Debug)]
 pub enum AsError {}
 
+/// A refusal is an error, as with [`AsError`]; and the request's extensions get a
+/// [`PermitHandle`](crate::PermitHandle). For services that take `http::Request`.
+#[derive(Clone, Copy, Debug)]
+pub enum AsHttpError {}
+
 /// A refusal is a response, and the service keeps the inner service's error type: for servers.
 ///
 /// | what happened | HTTP | gRPC |
@@ -54,9 +59,9 @@ pub enum AsError {}
 /// | anything else | 503 | 14, `UNAVAILABLE` |
 ///
 /// An HTTP refusal is one line of plain text that tells nothing of the inside; 429 and 503 have a `Retry-After` in whole
-/// seconds. A
-/// request whose content type begins with `application/grpc` is answered with 200 and trailers only. The response's
-/// extensions hold the [`tower_permit::Error`](crate::Error), for middleware outside that wants to count or log it.
+/// seconds. A request whose content type begins with `application/grpc` is answered with 200 and trailers only. The
+/// response's extensions hold the [`tower_permit::Error`](crate::Error), for middleware outside that wants to count or
+/// log it.
 #[derive(Clone, Copy, Debug)]
 pub enum AsResponse {}
 
@@ -99,6 +104,7 @@ pin_project! {
 mod sealed {
     pub trait Sealed {}
     impl Sealed for super::AsError {}
+    impl Sealed for super::AsHttpError {}
     impl Sealed for super::AsResponse {}
 }
 
@@ -119,6 +125,31 @@ impl<Req, Res, E: Into<BoxError>> Refuse<Req, Res, E> for AsError {
     }
 
     fn mark(_request: &mut Req, _permit: &Permit) {}
+
+    fn pass(response: Res) -> Res {
+        response
+    }
+
+    fn pass_error(error: E) -> BoxError {
+        error.into()
+    }
+
+    fn refuse(refusal: Refusal) -> Result<Res, BoxError> {
+        Err(refusal.error.into())
+    }
+}
+
+impl<A, Res, E: Into<BoxError>> Refuse<http::Request<A>, Res, E> for AsHttpError {
+    type Response = Res;
+    type Error = BoxError;
+
+    fn protocol(request: &http::Request<A>) -> Protocol {
+        <AsError as Refuse<_, Res, E>>::protocol(request)
+    }
+
+    fn mark(request: &mut http::Request<A>, permit: &Permit) {
+        request.extensions_mut().insert(permit.handle());
+    }
 
     fn pass(response: Res) -> Res {
         response

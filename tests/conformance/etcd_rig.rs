@@ -23,7 +23,8 @@ impl<const NODES: usize> Rig for EtcdRig<NODES> {
     const VIRTUAL: bool = false;
     const PUSHES: bool = true;
     const FORGIVES: bool = false;
-    const FORGETS_NUMBERS: bool = false;
+    const REMEMBERS: bool = true;
+    const TO_THE_POINT: bool = false;
 
     async fn start() -> Self {
         let cluster = {

@@ -16,10 +16,13 @@ pub(super) trait Rig: Sized {
     const VIRTUAL: bool;
     /// Whether the backend may push.
     const PUSHES: bool;
-    /// Whether a pause of everybody takes nothing from those who live.
+    /// Whether those who could say nothing for a while, since everything stood still, get a grace. Where a session decides
+    /// who is alive they do not.
     const FORGIVES: bool = true;
-    /// Whether the numbers of calls are stored together with everything else, and lost with it.
-    const FORGETS_NUMBERS: bool = true;
+    /// Whether what a node has said last outlives the loss of everything that is stored, since the node itself keeps it.
+    const REMEMBERS: bool = false;
+    /// Whether what runs out is gone by the clock alone, before anybody does something about it.
+    const TO_THE_POINT: bool = true;
 
     async fn start() -> Self;
 

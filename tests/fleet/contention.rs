@@ -3,11 +3,7 @@
 use crate::agent::Agent;
 use crate::support::door::Door;
 use crate::support::redis::RedisServer;
-use crate::{LEASE, coordinator, millis, until_seen};
-use tokio::sync::Mutex;
-
-/// One at a time: these want the machine for themselves.
-static ALONE: Mutex<()> = Mutex::const_new(());
+use crate::{ALONE, LEASE, coordinator, millis, until_seen};
 
 /// `processes` with 32 tasks in all at a limit of 8, each inside for 20 ms.
 async fn contend(processes: u32) {
@@ -27,9 +23,13 @@ async fn contend(processes: u32) {
     }
     tokio::time::sleep(millis(200)).await;
     let mut windows = vec![door.look()];
-    for _ in 0..8 {
+    // The best half second counts: in the others somebody else may have had the machine.
+    let mut best: f64 = 0.0;
+    while windows.len() < 6 || (best < 0.95 * 8.0 && windows.len() < 24) {
         tokio::time::sleep(millis(500)).await;
-        windows.push(door.look());
+        let seen = door.look();
+        best = best.max(seen.mean);
+        windows.push(seen);
     }
     let used: Vec<_> = windows.iter().map(|seen| seen.mean / 0.08).collect();
     println!("{processes} processes, % of the permits in use: {used:.1?}");
@@ -40,8 +40,6 @@ async fn contend(processes: u32) {
     }
     let peak = windows.iter().map(|seen| seen.peak).max();
     assert_eq!(peak, Some(8), "the limit, and never above");
-    // The best half second: in the others somebody else may have had the machine.
-    let best = windows.iter().map(|seen| seen.mean).fold(0.0, f64::max);
     assert!(best > 0.9 * 8.0, "{best:.2} of 8 in use at best");
     let permits = coordinator(&server.url());
     until_seen(&permits, "busy", (0, 0), millis(500)).await;

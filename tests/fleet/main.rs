@@ -27,6 +27,9 @@ const LEASE: Duration = Duration::from_secs(1);
 /// What a busy machine may add to any bound.
 const SLACK: Duration = Duration::from_secs(1);
 
+/// For tests that want the machine for themselves.
+static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
 const fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }

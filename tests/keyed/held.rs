@@ -1,44 +1,52 @@
 //! What a request knows of what it holds, and an inner layer makes of it.
 
 use crate::shop::*;
-use crate::support::*;
+use crate::support::{Boom, Strict, kind, millis, secs, settle};
 use http::{Request, Response};
 use std::collections::HashSet;
+use std::future::{Ready, ready};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tower::{Layer, Service, ServiceBuilder, ServiceExt};
+use tower::{Layer, ServiceBuilder, ServiceExt};
 use tower_permit::layers::keyed::{key_fn, path, path_segment};
 use tower_permit::{ErrorKind, HeldKeys, Key, KeyedConcurrencyLimitLayer, KeyedMutexLayer};
 
-/// A service that notes what it is told, and how many permits that are.
-fn noting() -> (
-    Arc<Mutex<HeldKeys>>,
-    Arc<Mutex<usize>>,
-    impl Service<
-        Request<()>,
-        Response = Response<()>,
-        Error = Boom,
-        Future = std::future::Ready<Result<Response<()>, Boom>>,
-    > + Clone,
-) {
-    let noted = Arc::new(Mutex::new(HeldKeys::default()));
-    let holds = Arc::new(Mutex::new(0));
-    let (note, count) = (noted.clone(), holds.clone());
-    let service = Strict::new(move |request: Request<()>| {
-        let held = request.extensions().get::<HeldKeys>().cloned();
-        let held = held.unwrap_or_default();
-        let tickets = held.iter().map(|held| held.keep().unwrap().ticket());
-        *count.lock().unwrap() = tickets.collect::<HashSet<_>>().len();
-        *note.lock().unwrap() = held;
-        std::future::ready(Ok(Response::new(())))
-    });
-    (noted, holds, service)
+/// What a service noted of its last request.
+#[derive(Clone, Debug, Default)]
+struct Noted {
+    held: Arc<Mutex<HeldKeys>>,
+    /// How many permits that are.
+    permits: Arc<Mutex<usize>>,
+}
+
+type Answer = Result<Response<()>, Boom>;
+
+impl Noted {
+    fn held(&self) -> HeldKeys {
+        self.held.lock().unwrap().clone()
+    }
+
+    fn permits(&self) -> usize {
+        *self.permits.lock().unwrap()
+    }
+
+    fn service(&self) -> Strict<impl Fn(Request<()>) -> Ready<Answer> + Clone> {
+        let noted = self.clone();
+        Strict::new(move |request: Request<()>| {
+            let held = request.extensions().get::<HeldKeys>().cloned();
+            let held = held.unwrap_or_default();
+            let tickets = held.iter().map(|held| held.keep().unwrap().ticket());
+            *noted.permits.lock().unwrap() = tickets.collect::<HashSet<_>>().len();
+            *noted.held.lock().unwrap() = held;
+            ready(Ok(Response::new(())))
+        })
+    }
 }
 
 #[tokio::test(start_paused = true)]
 async fn each_layer_adds_its_own() {
     let permits = permits();
-    let (noted, _, service) = noting();
+    let noted = Noted::default();
     let products = |_: &Request<()>| Key::all(["7", "8"]);
     let service = ServiceBuilder::new()
         .layer(
@@ -46,9 +54,9 @@ async fn each_layer_adds_its_own() {
                 .unwrap(),
         )
         .layer(KeyedMutexLayer::new(&permits, "buy", products).unwrap())
-        .service(service);
+        .service(noted.service());
     service.clone().oneshot(buy("7")).await.unwrap();
-    let held = noted.lock().unwrap().clone();
+    let held = noted.held();
     let names: Vec<_> = held
         .iter()
         .map(|held| (held.layer(), held.name()))
@@ -70,7 +78,7 @@ async fn each_layer_adds_its_own() {
     assert!(held.iter().all(|held| held.keep().is_none()));
 
     service.oneshot(buy("7")).await.unwrap();
-    assert!(noted.lock().unwrap().token("buy").unwrap() > token);
+    assert!(noted.held().token("buy").unwrap() > token);
 }
 
 #[tokio::test(start_paused = true)]
@@ -81,19 +89,12 @@ async fn background_work_keeps_the_key() {
     let service = mutex(&permits).layer(Strict::new(move |request: Request<()>| {
         let held = request.extensions().get::<HeldKeys>().unwrap();
         *keep.lock().unwrap() = held.get("buy", "7").unwrap().keep();
-        std::future::ready(Ok(Response::new(())))
+        ready(Ok(Response::new(())))
     }));
     service.oneshot(buy("7")).await.unwrap();
     assert!(!all_free(&permits, &["7"]).await);
-    assert!(
-        kept.lock()
-            .unwrap()
-            .take()
-            .unwrap()
-            .release()
-            .await
-            .unwrap()
-    );
+    let permit = kept.lock().unwrap().take().unwrap();
+    assert!(permit.release().await.unwrap());
     assert!(all_free(&permits, &["7"]).await);
 }
 
@@ -117,6 +118,28 @@ async fn an_inner_layer_of_the_same_name_reenters() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn who_reenters_does_not_wait_and_is_not_counted() {
+    let (permits, shop) = (permits(), Shop::default());
+    let layer = mutex(&permits).max_waiting(1).max_waiting_in_all(1);
+    let inner = layer.layer(shop.service(millis(10)));
+    let between = Strict::new(move |request: Request<()>| {
+        let answer = inner.clone().oneshot(request);
+        async move { answer.await.map_err(|_| Boom("not let in again")) }
+    });
+    let control = between.control.clone();
+    control.busy(true);
+    let service = layer.layer(between);
+    let first = tokio::spawn(service.clone().oneshot(buy("7")));
+    settle().await;
+    let second = tokio::spawn(service.oneshot(buy("7")));
+    settle().await;
+    // The second has the only place to wait in.
+    control.busy(false);
+    first.await.unwrap().unwrap();
+    second.await.unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_inner_limit_counts_its_request_once() {
     let (permits, shop) = (permits(), Shop::default());
     let layer = KeyedConcurrencyLimitLayer::new(&permits, "tenant", 2, path_segment(1)).unwrap();
@@ -131,34 +154,34 @@ async fn an_inner_limit_counts_its_request_once() {
 #[tokio::test(start_paused = true)]
 async fn an_inner_layer_takes_what_is_missing_only() {
     let permits = permits();
-    let (noted, holds, service) = noting();
+    let noted = Noted::default();
     let service = ServiceBuilder::new()
         .layer(KeyedMutexLayer::new(&permits, "buy", |_: &Request<()>| "b").unwrap())
         .layer(
             KeyedMutexLayer::new(&permits, "buy", |_: &Request<()>| Key::all(["a", "b", "c"]))
                 .unwrap(),
         )
-        .service(service);
+        .service(noted.service());
     service.oneshot(buy("7")).await.unwrap();
-    let held = noted.lock().unwrap().clone();
+    let held = noted.held();
     let names: Vec<_> = held.iter().map(|held| held.name()).collect();
     assert_eq!(names, ["buy+b", "buy+a", "buy+b", "buy+c"]);
-    assert_eq!(*holds.lock().unwrap(), 3);
+    assert_eq!(noted.permits(), 3);
 }
 
 #[tokio::test(start_paused = true)]
 async fn another_key_another_name_or_another_backend_is_not_reentered() {
     let (here, there) = (permits(), permits());
-    let (noted, holds, service) = noting();
+    let noted = Noted::default();
     let service = ServiceBuilder::new()
         .layer(mutex(&here))
         .layer(mutex(&there))
         .layer(KeyedMutexLayer::new(&here, "buy", path()).unwrap())
         .layer(KeyedMutexLayer::new(&here, "sell", path_segment(1)).unwrap())
-        .service(service);
+        .service(noted.service());
     service.clone().oneshot(buy("7")).await.unwrap();
-    let held = noted.lock().unwrap().clone();
-    assert_eq!((held.iter().count(), *holds.lock().unwrap()), (4, 4));
+    let held = noted.held();
+    assert_eq!((held.iter().count(), noted.permits()), (4, 4));
 
     // Somebody else has it there: that it is held here is no help.
     let shop = Shop::default();
@@ -176,16 +199,14 @@ async fn another_key_another_name_or_another_backend_is_not_reentered() {
 #[tokio::test(start_paused = true)]
 async fn what_a_request_held_once_does_not_let_it_in_again() {
     let (permits, shop) = (permits(), Shop::default());
-    let (noted, _, service) = noting();
+    let noted = Noted::default();
     mutex(&permits)
-        .layer(service)
+        .layer(noted.service())
         .oneshot(buy("7"))
         .await
         .unwrap();
     let mut request = buy("7");
-    request
-        .extensions_mut()
-        .insert(noted.lock().unwrap().clone());
+    request.extensions_mut().insert(noted.held());
 
     let service = mutex(&permits).layer(shop.service(secs(1)));
     let holder = tokio::spawn(service.clone().oneshot(buy("7")));

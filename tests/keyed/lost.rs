@@ -78,6 +78,7 @@ async fn a_request_that_readies_its_inner_service_ends_too() {
     let request = tokio::spawn(layer.layer(inner).oneshot(buy("7")));
     settle().await;
     evict(&layer, "7").await;
+    assert!(request.is_finished());
     assert_eq!(kind(&request.await.unwrap().unwrap_err()), ErrorKind::Lost);
     assert_eq!(control.calls(), 0);
 }
@@ -128,19 +129,51 @@ async fn what_is_lost_while_the_rest_is_waited_for_ends_the_request() {
 
 #[tokio::test(start_paused = true)]
 async fn of_several_that_may_be_lost_none_is_held_too_long() {
+    for lost in ["1", "2"] {
+        let (permits, shop) = (permits(), Shop::default());
+        let layer = several(&permits, &["1", "2"]);
+        let layer = layer.on_lost(OnLost::Continue).max_hold(secs(60));
+        let request = tokio::spawn(layer.layer(shop.service(secs(600))).oneshot(buy("7")));
+        settle().await;
+        evict(&layer, lost).await;
+        tokio::time::sleep(secs(45)).await;
+        assert!(!request.is_finished());
+        tokio::time::sleep(secs(10)).await;
+        assert!(request.is_finished());
+        let error = request.await.unwrap().unwrap_err();
+        assert_eq!(kind(&error), ErrorKind::HeldTooLong);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_future_that_has_ended_holds_nothing() {
     let (permits, shop) = (permits(), Shop::default());
-    let layer = several(&permits, &["1", "2"]);
-    let layer = layer.on_lost(OnLost::Continue).max_hold(secs(60));
-    let request = tokio::spawn(layer.layer(shop.service(secs(600))).oneshot(buy("7")));
-    settle().await;
-    evict(&layer, "1").await;
-    tokio::time::sleep(secs(45)).await;
-    assert!(!request.is_finished());
-    tokio::time::sleep(secs(10)).await;
+    let layer = mutex(&permits).max_hold(secs(20));
+    let mut service = layer.layer(shop.service(secs(60)));
+    let mut ends = Box::pin(service.call(buy("7")));
     assert_eq!(
-        kind(&request.await.unwrap().unwrap_err()),
+        kind(&ends.as_mut().await.unwrap_err()),
         ErrorKind::HeldTooLong
     );
+    assert!(all_free(&permits, &["7"]).await);
+
+    let layer = several(&permits, &["1", "2"]).wait_timeout(secs(1));
+    let holder = tokio::spawn(
+        mutex(&permits)
+            .layer(shop.service(secs(60)))
+            .oneshot(buy("2")),
+    );
+    settle().await;
+    let mut service = layer.layer(shop.service(secs(60)));
+    let mut ends = Box::pin(service.call(buy("7")));
+    assert_eq!(
+        kind(&ends.as_mut().await.unwrap_err()),
+        ErrorKind::WaitTimeout
+    );
+    assert!(all_free(&permits, &["1"]).await);
+    // And it stays ended, without a panic.
+    assert!(futures_util::poll!(ends.as_mut()).is_pending());
+    holder.await.unwrap().unwrap();
 }
 
 #[tokio::test(start_paused = true)]
@@ -165,18 +198,6 @@ async fn an_inner_layer_hears_of_it_too() {
     settle().await;
     evict(&layer, "7").await;
     assert_eq!(kind(&request.await.unwrap().unwrap_err()), ErrorKind::Lost);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_response_that_is_there_wins() {
-    let permits = permits();
-    let layer = mutex(&permits);
-    // It answers without being polled in between.
-    let answers = Strict::new(|_: Request<()>| async {
-        std::future::poll_fn(|_| std::task::Poll::Ready(())).await;
-        Ok(Response::new(()))
-    });
-    layer.layer(answers).oneshot(buy("7")).await.unwrap();
 }
 
 // --- bodies ---

@@ -1,4 +1,4 @@
-//! The keyed layers, over the in-process backend.
+//! The keyed layers, over the in-process backend and, where that makes a difference, over Redis.
 
 mod bad_input;
 mod compose;
@@ -7,6 +7,12 @@ mod exclude;
 mod held;
 mod lost;
 mod random;
+#[cfg(feature = "redis")]
+mod redis;
+#[allow(dead_code, unreachable_pub)] // what other tests need of it
+#[cfg(feature = "redis")]
+#[path = "../support/redis.rs"]
+mod redis_server;
 mod server;
 mod shop;
 #[allow(dead_code)] // the part that is for limits

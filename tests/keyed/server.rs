@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use tokio::net::TcpListener;
 use tokio::time::timeout;
 use tower_permit::layers::keyed::{OnMissingKey, path_segment, query};
-use tower_permit::{HeldKeys, KeyedMutexLayer};
+use tower_permit::{Coordinator, HeldKeys, KeyedMutexLayer, Memory};
 
 async fn serve(app: Router) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -116,4 +116,63 @@ async fn refusals_are_answers() {
         assert!(tries < 1000, "never given back");
         tokio::time::sleep(millis(10)).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_never_takes_a_body_that_was_cut_for_a_whole_one() {
+    let permits = Coordinator::builder(Memory::new())
+        .lease(secs(1))
+        .build()
+        .unwrap();
+    let layer = KeyedMutexLayer::new(&permits, "read", path_segment(1)).unwrap();
+    let endless = || async {
+        let pieces = futures_util::stream::unfold((), |()| async {
+            tokio::time::sleep(millis(2)).await;
+            Some((Ok::<_, std::convert::Infallible>("piece\n"), ()))
+        });
+        axum::body::Body::from_stream(pieces)
+    };
+    let app = Router::new()
+        .route("/files/{name}", get(endless))
+        .layer(layer.clone().hold_until_body_end().reject_with_response());
+    let address = serve(app).await;
+    let mut response = reqwest::get(format!("http://{address}/files/a"))
+        .await
+        .unwrap();
+    assert!(response.chunk().await.unwrap().is_some());
+    let seen = layer.inspect("a").await.unwrap();
+    assert!(layer.evict("a", &seen.holders[0].ticket).await.unwrap());
+    let rest = async {
+        while response.chunk().await?.is_some() {}
+        Ok::<_, reqwest::Error>(())
+    };
+    let end = timeout(secs(10), rest).await.expect("an end");
+    assert!(end.is_err(), "cut, not complete");
+}
+
+/// Nobody listens there.
+#[cfg(feature = "redis")]
+fn unreachable() -> Coordinator {
+    Coordinator::new(tower_permit::Redis::new("redis://127.0.0.1:1").unwrap())
+}
+
+#[cfg(feature = "redis")]
+#[tokio::test]
+async fn without_a_backend_requests_are_refused_or_pass_by_choice() {
+    use tower::{Layer, ServiceExt};
+
+    let shop = crate::shop::Shop::default();
+    let cart = |_: &http::Request<()>| tower_permit::Key::all([1, 2]);
+    let layer = KeyedMutexLayer::new(&unreachable(), "buy", cart).unwrap();
+    let service = layer.layer(shop.service(millis(1)));
+    let error = timeout(secs(5), service.oneshot(crate::shop::buy("7"))).await;
+    let error = error.expect("an end").unwrap_err();
+    assert_eq!(kind(&error), tower_permit::ErrorKind::Unavailable);
+    assert!(shop.served().is_empty());
+
+    let layer = layer.on_unavailable(tower_permit::layers::OnUnavailable::Allow);
+    let service = layer.layer(shop.service(millis(1)));
+    let answer = timeout(secs(5), service.oneshot(crate::shop::buy("7"))).await;
+    answer.expect("an end").unwrap();
+    assert_eq!(shop.served()[0].token, None, "it holds nothing");
 }

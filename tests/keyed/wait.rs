@@ -2,9 +2,10 @@
 
 use crate::shop::*;
 use crate::support::*;
+use http::Request;
 use tokio::time::Instant;
 use tower::{Layer, ServiceExt};
-use tower_permit::ErrorKind;
+use tower_permit::{ErrorKind, Key, KeyedMutexLayer};
 
 #[tokio::test(start_paused = true)]
 async fn a_wait_has_an_end() {
@@ -25,6 +26,30 @@ async fn a_wait_has_an_end() {
     assert!(waited >= secs(3) && waited < millis(3100), "{waited:?}");
     assert_eq!(control.calls(), 1);
     first.await.unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_end_for_all_names_together() {
+    let (permits, shop) = (permits(), Shop::default());
+    let holders = [("1", 2), ("2", 60)].map(|(product, seconds)| {
+        let service = mutex(&permits).layer(shop.service(secs(seconds)));
+        tokio::spawn(service.oneshot(buy(product)))
+    });
+    settle().await;
+    let both = |_: &Request<()>| Key::all([1, 2]);
+    let layer = KeyedMutexLayer::new(&permits, "buy", both).unwrap();
+    let service = layer.wait_timeout(secs(3)).layer(shop.service(secs(1)));
+    let start = Instant::now();
+    let error = service.oneshot(buy("7")).await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "the wait for buy+2 ended before it was free"
+    );
+    let waited = start.elapsed();
+    assert!(waited >= secs(3) && waited < millis(3100), "{waited:?}");
+    for holder in holders {
+        holder.await.unwrap().unwrap();
+    }
 }
 
 #[tokio::test(start_paused = true)]

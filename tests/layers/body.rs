@@ -291,6 +291,31 @@ async fn a_call_that_acquires_inside_marks_its_request_too() {
     assert_eq!(body.to_bytes(), "true");
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_permit_can_be_exposed_where_refusals_are_errors() {
+    let (semaphore, layer) = limit();
+    let (sender, mut guards) = tokio::sync::mpsc::unbounded_channel();
+    let mut service = layer
+        .expose_permit()
+        .layer(service_fn(move |request: Request<()>| {
+            let handle = request.extensions().get::<PermitHandle>().cloned();
+            sender
+                .send(handle.and_then(|handle| handle.keep()))
+                .unwrap();
+            async { Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new())) }
+        }));
+    let response = service.ready().await.unwrap().call(Request::new(()));
+    drop(response.await.unwrap());
+    let guard = guards.recv().await.unwrap().expect("a permit to keep");
+    assert!(!is_free(&semaphore).await);
+    // The refusal that waits is an error.
+    let refused = service.ready().await.unwrap().call(Request::new(())).await;
+    let kind = crate::support::kind(&refused.map(drop).unwrap_err());
+    assert_eq!(kind, tower_permit::ErrorKind::WaitTimeout);
+    drop(guard);
+    assert!(is_free(&semaphore).await);
+}
+
 /// A response type of a user's own.
 struct Completion<B> {
     tokens: B,

@@ -101,3 +101,18 @@ async fn a_hostile_name_is_logged_in_its_safe_form() {
     assert!(text.contains("evil%0A%1B%5B31mname"), "{text}");
     assert!(!text.contains("evil\n") && !text.contains('\x1b'), "{text}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_a_shutdown_takes_back_is_no_error() {
+    let logs = Logs::capture();
+    let (permits, semaphore) = alone(1);
+    let held = semaphore.acquire().await.unwrap();
+    let _ = permits.shutdown(SECOND).await;
+    let lines = logs.warnings();
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(
+        lines[0].contains("WARN") && lines[0].contains("shutdown"),
+        "{lines:?}"
+    );
+    drop(held);
+}

@@ -16,6 +16,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 pub struct EtcdCluster {
     nodes: Vec<Node>,
     args: Vec<String>,
+    /// Clients talk over TLS.
+    secure: bool,
     /// In memory where that can be: a folder is about 120 MB, and every write is synced.
     folder: TempDir,
 }
@@ -38,12 +40,30 @@ impl EtcdCluster {
 
     /// `args` go to the command line of each node.
     pub fn start_with(nodes: usize, args: &[&str]) -> Self {
+        Self::start_as(nodes, args, false)
+    }
+
+    /// One node that clients talk to over TLS, with a certificate of an authority of its own.
+    pub fn start_secure() -> Self {
+        Self::start_as(1, &[], true)
+    }
+
+    /// The authority's certificate.
+    pub fn authority(&self) -> Vec<u8> {
+        std::fs::read(self.folder.path().join("ca.pem")).expect("a certificate")
+    }
+
+    fn start_as(nodes: usize, args: &[&str], secure: bool) -> Self {
         for _ in 0..10 {
             let mut cluster = Self {
                 nodes: (0..nodes).map(|_| Node::new()).collect(),
                 args: args.iter().map(|arg| (*arg).to_owned()).collect(),
+                secure,
                 folder: folder(),
             };
+            if secure {
+                cluster.make_certificates();
+            }
             for node in 0..nodes {
                 cluster.run(node);
             }
@@ -131,7 +151,13 @@ impl EtcdCluster {
 
     /// `etcdctl` with these words. Panics if it fails.
     pub fn ctl(&self, words: &[&str]) -> String {
-        let output = Command::new("etcdctl")
+        let mut command = Command::new("etcdctl");
+        if self.secure {
+            command
+                .arg("--cacert")
+                .arg(self.folder.path().join("ca.pem"));
+        }
+        let output = command
             .env("ETCDCTL_API", "3")
             .args(["--endpoints", &self.endpoints().join(",")])
             .args(words)
@@ -158,6 +184,22 @@ impl EtcdCluster {
         io::read_to_string(stream)
     }
 
+    fn make_certificates(&self) {
+        let script = "openssl req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.pem -days 2 -subj /CN=authority && \
+             openssl req -newkey rsa:2048 -nodes -keyout server.key -out server.csr -subj /CN=server && \
+             printf 'subjectAltName=IP:127.0.0.1\\nbasicConstraints=CA:FALSE' > ext && \
+             openssl x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile ext -out server.pem";
+        let made = Command::new("sh")
+            .args(["-c", script])
+            .current_dir(self.folder.path())
+            .stderr(Stdio::null())
+            .status();
+        assert!(
+            made.is_ok_and(|made| made.success()),
+            "openssl is not installed: run tests/run"
+        );
+    }
+
     fn data(&self, node: usize) -> PathBuf {
         self.folder.path().join(format!("node{node}"))
     }
@@ -166,9 +208,16 @@ impl EtcdCluster {
         let peers: Vec<String> = (self.nodes.iter().enumerate())
             .map(|(at, node)| format!("node{at}=http://127.0.0.1:{}", node.peer_port))
             .collect();
-        let url = format!("http://127.0.0.1:{}", self.nodes[node].port);
+        let scheme = if self.secure { "https" } else { "http" };
+        let url = format!("{scheme}://127.0.0.1:{}", self.nodes[node].port);
         let peer_url = format!("http://127.0.0.1:{}", self.nodes[node].peer_port);
-        let child = Command::new("etcd")
+        let mut command = Command::new("etcd");
+        if self.secure {
+            let file = |name: &str| self.folder.path().join(name);
+            command.arg("--cert-file").arg(file("server.pem"));
+            command.arg("--key-file").arg(file("server.key"));
+        }
+        let child = command
             .args(["--name", &format!("node{node}"), "--data-dir"])
             .arg(self.data(node))
             .args([
@@ -209,6 +258,13 @@ impl EtcdCluster {
                 };
                 if Instant::now() > end || !matches!(child.try_wait(), Ok(None)) {
                     return false;
+                }
+                if self.secure {
+                    if TcpStream::connect((Ipv4Addr::LOCALHOST, self.nodes[node].port)).is_ok() {
+                        break;
+                    }
+                    sleep(Duration::from_millis(10));
+                    continue;
                 }
                 let answer = self.ask(node, "kv/range", "{\"key\":\"AA==\"}");
                 if answer.is_ok_and(|answer| {

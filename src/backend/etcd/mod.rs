@@ -167,6 +167,38 @@ impl Etcd {
         })
     }
 
+    /// The cluster of a URL: `etcd://[user:password@]host:port[,host:port…]`, or `etcds://…` over TLS.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidConfig`] if the URL cannot work. The message never repeats it, for it may hold a password.
+    pub fn from_url(url: impl AsRef<str>) -> Result<Self, Error> {
+        const FORM: &str = "this is no URL of an etcd cluster: etcd://[user:password@]host:port[,host:port…] is one, and so \
+                            is etcds://… over TLS";
+        let (scheme, rest) = url.as_ref().split_once("://").unwrap_or_default();
+        let scheme = match scheme {
+            "etcd" => "http",
+            "etcds" => "https",
+            _ => return Err(Error::config(FORM)),
+        };
+        let (user, hosts) = match rest.rsplit_once('@') {
+            Some((user, hosts)) => (Some(user), hosts),
+            None => (None, rest),
+        };
+        let hosts = hosts.strip_suffix('/').unwrap_or(hosts).split(',');
+        let etcd = Self::new(hosts.map(|host| format!("{scheme}://{host}")))?;
+        let Some(user) = user else {
+            return Ok(etcd);
+        };
+        let (name, password) = user.split_once(':').ok_or_else(|| Error::config(FORM))?;
+        let plain = |text: &str| {
+            let text = percent_encoding::percent_decode_str(text).decode_utf8();
+            text.map(|text| text.into_owned())
+                .map_err(|_| Error::config(FORM))
+        };
+        Ok(etcd.user(plain(name)?, plain(password)?))
+    }
+
     /// What every key starts with, before a slash. `permit` if not set.
     ///
     /// # Errors

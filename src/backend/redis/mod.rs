@@ -71,6 +71,9 @@ const OLDEST: (u32, u32) = (6, 2);
 /// Without the right to the channel, or to `PUBLISH` and `SUBSCRIBE`, everything still works: those who wait then ask ten
 /// times a second instead of being told, and one warning says so.
 ///
+/// Whoever may publish on an inbox channel can tell its process that it was granted what it waits for: keep that right
+/// to the applications that share the permits.
+///
 /// # What it promises
 ///
 /// First in, first out over all processes; fencing tokens that survive a restart and a flush of the server. Only the

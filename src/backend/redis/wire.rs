@@ -364,7 +364,7 @@ pub(super) fn error(error: &RedisError, server: &str) -> Error {
             format!("Redis at {server} cannot serve us: {text}"),
         )
     };
-    Error::new(kind, message)
+    Error::with_source(kind, message, error.clone())
 }
 
 /// The connection is no good any more, or leads to the wrong server.

@@ -50,6 +50,8 @@ pub fn path_segment(index: usize) -> PathSegment {
 }
 
 /// The key is the value of this header, as it is. If there are several of the name, the first.
+///
+/// A value that nobody should see in the backend or the log, such as a password, is for a closure to hash.
 pub fn header(name: HeaderName) -> Header {
     Header { name }
 }

@@ -64,7 +64,7 @@ pub trait IntoKey {
 ///     assert!(extractor.key(request).is_some());
 /// }
 ///
-/// let request = Request::post("/products/7/buy").header("x-tenant", "acme").body(()).unwrap();
+/// let request = Request::post("/products/7/buy?coupon=3").header("x-tenant", "acme").body(()).unwrap();
 /// is_extractor(path_segment(1), &request);
 /// is_extractor((header(http::HeaderName::from_static("x-tenant")), path_segment(1)), &request);
 /// is_extractor(|request: &Request<()>| request.uri().path().len(), &request);

@@ -152,7 +152,8 @@ impl<M, K, H, R> KeyedLayer<M, K, H, R> {
     /// How many may wait in this process for any key of this layer; one more is refused at once with
     /// [`TooManyWaiting`](crate::ErrorKind::TooManyWaiting). Default: 16,384.
     ///
-    /// A request waits from the first poll of its future until it has its key, the trip to the backend included.
+    /// A request waits from the first poll of its future until it has its key, the trip to the backend included. One that
+    /// re-enters does not.
     #[must_use]
     pub fn max_waiting_in_all(mut self, waiting: usize) -> Self {
         self.choices.max_waiting_in_all = waiting;

@@ -36,15 +36,11 @@ pub(super) struct Entry {
     /// Last first.
     wanted: Vec<Wanted>,
     max_waiting_in_all: usize,
-    /// Since the first poll.
-    begun: Option<Begun>,
+    /// The first poll.
+    since: Option<Instant>,
     wait: Option<Pin<Box<Acquire>>>,
-}
-
-struct Begun {
-    since: Instant,
-    /// Held for as long as the request waits. `None` where nobody waits.
-    _place: Option<Place>,
+    /// From the first wait on, if any is needed.
+    place: Option<Place>,
 }
 
 /// Counts a request that waits, until it is dropped.
@@ -97,8 +93,9 @@ impl Line {
             line: Arc::clone(self),
             wanted,
             max_waiting_in_all,
-            begun: None,
+            since: None,
             wait: None,
+            place: None,
         })
     }
 
@@ -139,8 +136,12 @@ impl Line {
             Kind::Mutex => permit.token(),
             Kind::Limit => None,
         };
-        let held = extensions.get_or_insert_default::<HeldKeys>();
+        if let Some(held) = extensions.get_mut::<HeldKeys>() {
+            return held.push(&self.name, permit, token);
+        }
+        let mut held = HeldKeys::default();
         held.push(&self.name, permit, token);
+        extensions.insert(held);
     }
 }
 
@@ -170,10 +171,7 @@ impl Entry {
         settings: &Settings,
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), Error>> {
-        let since = match &self.begun {
-            Some(begun) => begun.since,
-            None => self.begin(settings)?,
-        };
+        let since = *self.since.get_or_insert_with(clock::now);
         loop {
             // Again after each one that is taken: it must not be lost unheard while the next is waited for.
             if let Poll::Ready(error) = holding.as_mut().poll_lost(settings.on_lost, cx) {
@@ -186,6 +184,9 @@ impl Entry {
                 None => match self.line.reenter(wanted, extensions(request)) {
                     Some(permit) => Some(permit),
                     None => {
+                        if settings.queue && self.place.is_none() {
+                            self.place = Some(self.line.place(self.max_waiting_in_all)?);
+                        }
                         let passed = clock::now().saturating_duration_since(since);
                         let wait = settings.request_after(passed);
                         self.wait = Some(Box::pin(self.line.start(wanted, &wait)));
@@ -210,19 +211,6 @@ impl Entry {
                 holding.as_mut().push(permit);
             }
         }
-    }
-
-    fn begin(&mut self, settings: &Settings) -> Result<Instant, Error> {
-        let place = match settings.queue {
-            true => Some(self.line.place(self.max_waiting_in_all)?),
-            false => None,
-        };
-        let since = clock::now();
-        self.begun = Some(Begun {
-            since,
-            _place: place,
-        });
-        Ok(since)
     }
 }
 

@@ -1,6 +1,6 @@
 use super::DistributedConcurrencyLimit;
 use crate::Semaphore;
-use crate::layers::rejection::{AsError, AsResponse};
+use crate::layers::rejection::{AsError, AsHttpError, AsResponse};
 use crate::layers::response::{AtResponse, UntilBodyEnd};
 use crate::layers::settings::{LEAST_RESERVATION, OnLost, OnUnavailable, Settings};
 use std::fmt;
@@ -141,6 +141,16 @@ impl<H, R> DistributedConcurrencyLimitLayer<H, R> {
     /// response, for upgrades and background work.
     #[must_use]
     pub fn reject_with_response(self) -> DistributedConcurrencyLimitLayer<H, AsResponse> {
+        self.with_mode()
+    }
+
+    /// The request's extensions get a [`PermitHandle`](crate::PermitHandle), which can keep the permit beyond the
+    /// response, for upgrades and background work. Refusals stay errors.
+    ///
+    /// For services that take `http::Request`. With [`reject_with_response`](Self::reject_with_response) it is there
+    /// anyway.
+    #[must_use]
+    pub fn expose_permit(self) -> DistributedConcurrencyLimitLayer<H, AsHttpError> {
         self.with_mode()
     }
 

@@ -36,6 +36,27 @@ fn bad_addresses_are_refused_and_never_repeated() {
 }
 
 #[test]
+fn a_url_names_the_nodes_and_the_user() {
+    let etcd = Etcd::from_url("etcd://me:s%40crt@a:1,b:2").unwrap();
+    assert_eq!(etcd.servers, ["http://a:1", "http://b:2"]);
+    assert_eq!(etcd.user, Some(("me".to_owned(), "s@crt".to_owned())));
+    assert!(Etcd::from_url("etcds://a:1/").unwrap().is_secure());
+    for bad in [
+        "",
+        "etcd:",
+        "etcd://",
+        "http://a:1",
+        "etcd://secret",
+        "etcd://secret@a:1",
+        "etcd://a:1/secret",
+    ] {
+        let error = Etcd::from_url(bad).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{bad}");
+        assert!(!error.to_string().contains("secret"), "{error}");
+    }
+}
+
+#[test]
 fn prefixes_are_checked() {
     let etcd = || Etcd::new(["h:1"]).unwrap();
     for good in ["shop", "a/b", "ü", "{x}"] {
@@ -65,9 +86,29 @@ fn debug_shows_no_password() {
 }
 
 #[tokio::test]
-async fn a_node_that_is_not_there_and_an_unknown_authority_are_told_apart_from_a_good_one() {
+async fn a_node_that_is_not_there_is_named() {
     let nobody = Peer::at(Etcd::new(["127.0.0.1:1"]).unwrap());
     let error = nobody.session.check().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert!(error.to_string().contains("127.0.0.1:1"), "{error}");
+}
+
+#[tokio::test]
+async fn over_tls_with_an_authority_of_its_own() {
+    let cluster = EtcdCluster::start_secure();
+    let url = || format!("https://{}", cluster.endpoint(0));
+    let etcd = Etcd::new([url()]).unwrap();
+    let a = Peer::at(
+        etcd.clone()
+            .certificate_authority(cluster.authority())
+            .unwrap(),
+    );
+    a.session.check().await.unwrap();
+    assert!(is_held(&a.enter(&[1]).await));
+
+    let stranger = Peer::at(etcd).session.check().await.unwrap_err();
+    assert_eq!(stranger.kind(), ErrorKind::Unavailable);
+    assert!(stranger.to_string().contains("certificate"), "{stranger}");
+    let plain = Peer::of(&cluster).session.check().await.unwrap_err();
+    assert_eq!(plain.kind(), ErrorKind::Unavailable);
 }

@@ -1,0 +1,176 @@
+//! A backend that is chosen by a URL, so that a program switches by configuration.
+
+use super::{Backend, Events, Open, Session};
+use crate::backend::memory::Memory;
+use crate::error::Error;
+use crate::name::Node;
+use std::fmt;
+use std::sync::Arc;
+
+/// A backend that is named by a URL.
+///
+/// | URL | backend | feature |
+/// | --- | --- | --- |
+/// | `memory:` | [`Memory`](crate::Memory), a store of its own for each URL that is read | |
+/// | `etcd://[user:password@]host:port[,host:port…]` | [`Etcd`](crate::Etcd) | `etcd` |
+/// | `etcds://…`, the same over TLS | [`Etcd`](crate::Etcd) | `etcd` |
+/// | `redis://[user:password@]host[:port][/db]` | [`Redis`](crate::Redis) | `redis` |
+/// | `redis+unix:///path/to/socket` | [`Redis`](crate::Redis) | `redis` |
+///
+/// `?prefix=shop` (or `&prefix=shop`) sets the prefix, without which two applications on one server share their permits.
+///
+/// ```
+/// use tower_permit::{AnyBackend, Coordinator};
+///
+/// let url = std::env::var("PERMITS").unwrap_or("memory:".to_owned());
+/// let permits = Coordinator::new(AnyBackend::from_url(url)?);
+/// # Ok::<(), tower_permit::Error>(())
+/// ```
+///
+/// [`Coordinator::connect`](crate::Coordinator::connect) is short for that.
+#[derive(Clone)]
+pub struct AnyBackend {
+    /// What stands before the colon.
+    scheme: Arc<str>,
+    open: Arc<dyn Fn(Node, Events) -> Arc<dyn Session> + Send + Sync>,
+}
+
+// === impl AnyBackend ===
+
+impl AnyBackend {
+    /// The backend that this URL names. Nothing connects yet.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) for a URL that cannot work, and for one whose backend is not
+    /// built in: then it says which feature to turn on. The message never repeats the URL, for it may hold a password.
+    pub fn from_url(url: impl AsRef<str>) -> Result<Self, Error> {
+        let (url, prefix) = take_prefix(url.as_ref());
+        let scheme = url.split(':').next().unwrap_or_default().to_owned();
+        match scheme.as_str() {
+            "memory" => Ok(Self::of(&scheme, Memory::new())),
+            #[cfg(feature = "redis")]
+            "redis" | "rediss" | "redis+unix" | "unix" => {
+                let redis = crate::Redis::new(url)?;
+                Ok(Self::of(
+                    &scheme,
+                    match prefix {
+                        Some(prefix) => redis.prefix(prefix)?,
+                        None => redis,
+                    },
+                ))
+            }
+            #[cfg(feature = "etcd")]
+            "etcd" | "etcds" => {
+                let etcd = crate::Etcd::from_url(&url)?;
+                Ok(Self::of(
+                    &scheme,
+                    match prefix {
+                        Some(prefix) => etcd.prefix(prefix)?,
+                        None => etcd,
+                    },
+                ))
+            }
+            #[cfg(not(feature = "etcd"))]
+            "etcd" | "etcds" => Err(not_built_in("etcd", prefix)),
+            #[cfg(not(feature = "redis"))]
+            "redis" | "rediss" | "redis+unix" | "unix" => Err(not_built_in("redis", prefix)),
+            _ => Err(Error::config(
+                "this URL names no backend: memory:, redis://, redis+unix:// and etcd:// do",
+            )),
+        }
+    }
+
+    fn of(scheme: &str, backend: impl Open + Clone + Send + Sync + 'static) -> Self {
+        Self {
+            scheme: scheme.into(),
+            open: Arc::new(move |node, events| backend.clone().open(node, events)),
+        }
+    }
+}
+
+impl Backend for AnyBackend {}
+
+impl Open for AnyBackend {
+    fn open(self, node: Node, events: Events) -> Arc<dyn Session> {
+        (self.open)(node, events)
+    }
+}
+
+impl fmt::Debug for AnyBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AnyBackend")
+            .field("scheme", &self.scheme)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(not(all(feature = "etcd", feature = "redis")))]
+fn not_built_in(feature: &str, _prefix: Option<String>) -> Error {
+    Error::config(format!(
+        "the backend of this URL is not built in: turn on the feature `{feature}` of tower-permit"
+    ))
+}
+
+/// The URL without its `prefix=…`, and that prefix.
+fn take_prefix(url: &str) -> (String, Option<String>) {
+    let Some((base, query)) = url.split_once('?') else {
+        return (url.to_owned(), None);
+    };
+    let mut prefix = None;
+    let mut rest = Vec::new();
+    for pair in query.split('&') {
+        match pair.strip_prefix("prefix=") {
+            Some(_) => {
+                let mut decoded = form_urlencoded::parse(pair.as_bytes());
+                prefix = decoded.next().map(|(_, value)| value.into_owned());
+            }
+            None => rest.push(pair),
+        }
+    }
+    match rest.is_empty() {
+        true => (base.to_owned(), prefix),
+        false => (format!("{base}?{}", rest.join("&")), prefix),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ErrorKind;
+
+    #[test]
+    fn the_prefix_is_taken_out_of_the_url() {
+        for (url, rest, prefix) in [
+            ("memory:", "memory:", None),
+            ("redis://h/1?prefix=a%3Ab", "redis://h/1", Some("a:b")),
+            (
+                "redis+unix:///s?db=1&prefix=x&pass=y",
+                "redis+unix:///s?db=1&pass=y",
+                Some("x"),
+            ),
+            ("redis://h?prefix=", "redis://h", Some("")),
+        ] {
+            assert_eq!(
+                take_prefix(url),
+                (rest.to_owned(), prefix.map(str::to_owned)),
+                "{url}"
+            );
+        }
+    }
+
+    #[test]
+    fn urls_that_name_nothing_are_refused_and_never_repeated() {
+        for url in [
+            "",
+            "http://user:secret@host",
+            "secret",
+            "redis://user:secret@host?prefix=%7B",
+            "redis://:secret@:x",
+        ] {
+            let error = AnyBackend::from_url(url).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{url}");
+            assert!(!format!("{error} {error:?}").contains("secret"), "{error}");
+        }
+    }
+}

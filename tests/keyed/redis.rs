@@ -1,0 +1,92 @@
+//! Over Redis, in real time. Two coordinators are two processes to it.
+
+use crate::redis_server::RedisServer;
+use crate::shop::*;
+use crate::support::{millis, secs};
+use futures_util::StreamExt;
+use std::time::{Duration, Instant};
+use tower::{Layer, ServiceExt};
+use tower_permit::layers::keyed::{header, path_segment};
+use tower_permit::{Coordinator, KeyedConcurrencyLimitLayer, Redis};
+
+const LEASE: Duration = secs(1);
+
+fn permits(server: &RedisServer) -> Coordinator {
+    let redis = Redis::new(server.url()).unwrap();
+    let redis = redis.prefix("shop").unwrap();
+    Coordinator::builder(redis).lease(LEASE).build().unwrap()
+}
+
+#[tokio::test]
+async fn two_processes_sell_one_at_a_time_with_rising_tokens() {
+    let (server, shop) = (RedisServer::start(), Shop::default());
+    let services = [(); 2].map(|()| mutex(&permits(&server)).layer(shop.service(millis(5))));
+    let buyers = (0..100).map(|n| {
+        let service = services[n % 2].clone();
+        tokio::spawn(service.oneshot(buy(["1", "2"][n / 2 % 2])))
+    });
+    for buyer in buyers.collect::<Vec<_>>() {
+        buyer.await.unwrap().unwrap();
+    }
+    for product in ["1", "2"] {
+        assert_eq!(shop.product(product).peak(), 1, "product {product}");
+        let served = shop.served().into_iter();
+        let served = served.filter(|one| one.uri.contains(&format!("/{product}/")));
+        let tokens: Vec<_> = served.map(|one| one.token.unwrap()).collect();
+        assert_eq!(tokens.len(), 50);
+        assert!(tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
+    }
+    assert_eq!(shop.all().peak(), 2);
+}
+
+#[tokio::test]
+async fn never_four_of_a_tenant_in_two_processes() {
+    let (server, shop) = (RedisServer::start(), Shop::default());
+    let services = [(); 2].map(|()| {
+        let tenant = header(http::HeaderName::from_static("x-tenant"));
+        let layer = KeyedConcurrencyLimitLayer::new(&permits(&server), "tenant", 3, tenant);
+        layer.unwrap().layer(shop.service(millis(5)))
+    });
+    let tasks: Vec<_> = (0..400)
+        .map(|n| {
+            let tenant = n % 20;
+            let mut request = request(&format!("/tenants/{tenant}"));
+            let headers = request.headers_mut();
+            headers.insert("x-tenant", tenant.to_string().parse().unwrap());
+            tokio::spawn(services[n / 20 % 2].clone().oneshot(request))
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap().unwrap();
+    }
+    for tenant in 0..20 {
+        assert_eq!(
+            shop.product(&tenant.to_string()).peak(),
+            3,
+            "tenant {tenant}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn keys_leave_nothing() {
+    let (server, shop) = (RedisServer::start(), Shop::default());
+    let permits = permits(&server);
+    let limit = KeyedConcurrencyLimitLayer::new(&permits, "tenant", 3, path_segment(1));
+    let service = mutex(&permits).layer(limit.unwrap().layer(shop.service(Duration::ZERO)));
+    let requests = (0..5_000).map(|n| service.clone().oneshot(buy(&n.to_string())));
+    let mut answers = futures_util::stream::iter(requests).buffer_unordered(200);
+    while let Some(answer) = answers.next().await {
+        answer.unwrap();
+    }
+    // One lease later. (`DBSIZE` counts what has expired and was not swept yet, `KEYS` does not.)
+    let end = Instant::now() + LEASE + secs(2);
+    loop {
+        let keys = server.command(&["KEYS", "*"]).list();
+        if keys.is_empty() {
+            break;
+        }
+        assert!(Instant::now() < end, "{} keys left", keys.len());
+        tokio::time::sleep(millis(50)).await;
+    }
+}
