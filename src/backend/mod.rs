@@ -27,7 +27,7 @@ mod support;
 /// The most tickets that one call may name.
 pub(crate) const MOST_TICKETS: usize = 256;
 
-/// Where permits live: [`Memory`](crate::Memory) or [`Redis`](crate::Redis). Given to
+/// Where permits live: [`Memory`](crate::Memory), [`Redis`](crate::Redis), [`Etcd`](crate::Etcd). Given to
 /// [`Coordinator::new`](crate::Coordinator::new).
 ///
 /// Sealed: the contract behind it is private while this crate is at 0.x.

@@ -54,12 +54,12 @@ impl EtcdCluster {
     }
 
     fn start_as(nodes: usize, args: &[&str], secure: bool) -> Self {
-        for _ in 0..10 {
+        for attempt in 0..10 {
             let mut cluster = Self {
                 nodes: (0..nodes).map(|_| Node::new()).collect(),
                 args: args.iter().map(|arg| (*arg).to_owned()).collect(),
                 secure,
-                folder: folder(),
+                folder: folder(attempt),
             };
             if secure {
                 cluster.make_certificates();
@@ -252,10 +252,7 @@ impl EtcdCluster {
     fn is_ready(&mut self) -> bool {
         let end = Instant::now() + PATIENCE;
         for node in 0..self.nodes.len() {
-            loop {
-                let Some(child) = &mut self.nodes[node].child else {
-                    break;
-                };
+            while let Some(child) = &mut self.nodes[node].child {
                 if Instant::now() > end || !matches!(child.try_wait(), Ok(None)) {
                     return false;
                 }
@@ -319,11 +316,13 @@ impl Drop for Node {
     }
 }
 
-fn folder() -> TempDir {
-    let memory = tempfile::tempdir_in("/dev/shm");
-    memory
-        .or_else(|_| tempfile::tempdir())
-        .expect("a folder for etcd")
+/// In memory at first, unless somebody says where.
+fn folder(attempt: u32) -> TempDir {
+    let memory = match std::env::var_os("TMPDIR") {
+        None if attempt < 3 => tempfile::tempdir_in("/dev/shm").ok(),
+        _ => None,
+    };
+    memory.unwrap_or_else(|| tempfile::tempdir().expect("a folder for etcd"))
 }
 
 fn free_port() -> u16 {
