@@ -126,8 +126,8 @@ impl Coordinator {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`] for no name at all, more than 64, or one that is too long; else as
-    /// [`Mutex::lock`].
+    /// [`ErrorKind::InvalidConfig`] for no name at all, more than 64, or one that is too long; [`ErrorKind::Lost`]
+    /// when one is lost while the others are waited for; else as [`Mutex::lock`].
     ///
     /// # Cancel safety
     ///
@@ -203,6 +203,10 @@ impl Coordinator {
     /// # Errors
     ///
     /// [`ErrorKind::Unavailable`], [`ErrorKind::Denied`] or [`ErrorKind::Incompatible`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future changes nothing.
     pub async fn check(&self) -> Result<(), Error> {
         self.gates.session().check().await
     }
@@ -222,6 +226,10 @@ impl Coordinator {
     /// # Errors
     ///
     /// When the backend does not answer or refuses.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future changes nothing.
     pub async fn inspect(&self, name: impl AsRef<[u8]>) -> Result<Inspection, Error> {
         let queue = Queue::limit(name.as_ref())?;
         self.gates.session().inspect(queue).await
@@ -236,6 +244,10 @@ impl Coordinator {
     /// # Errors
     ///
     /// When the backend does not answer or refuses.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped before its end, the ticket may be out or not.
     pub async fn evict(&self, name: impl AsRef<[u8]>, ticket: &str) -> Result<bool, Error> {
         let queue = Queue::limit(name.as_ref())?;
         self.gates.session().evict(queue, ticket.to_owned()).await

@@ -45,7 +45,7 @@ pub enum ErrorKind {
     Unavailable,
     /// The backend refused us: a wrong password, or a right that is missing.
     Denied,
-    /// The backend cannot serve us: too old, or something else is stored under our name.
+    /// The backend cannot serve us: too old, not to be trusted, or something else is stored under our name.
     Incompatible,
     /// The permit was held once and is not held any more.
     Lost,

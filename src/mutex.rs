@@ -8,6 +8,7 @@ use crate::semaphore::MAX_WAITING;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// So many names may be held together.
 pub(crate) const MOST_NAMES: usize = 64;
@@ -119,6 +120,10 @@ impl Mutex {
     /// # Errors
     ///
     /// When the backend does not answer or refuses.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future changes nothing.
     pub async fn inspect(&self) -> Result<Inspection, Error> {
         self.gate.inspect().await
     }
@@ -129,20 +134,30 @@ impl Mutex {
     /// # Errors
     ///
     /// When the backend does not answer or refuses.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped before its end, the ticket may be out or not.
     pub async fn evict(&self, ticket: &str) -> Result<bool, Error> {
         self.gate.evict(ticket).await
     }
 
     async fn start(&self, queue: bool, timeout: Option<Duration>) -> Result<MutexGuard, Error> {
-        let wait = Wait {
-            queue,
-            timeout,
-            max_waiting: MAX_WAITING,
-            max_hold: None,
-            reserve: None,
-        };
-        let permit = Acquire::new(&self.gate, &wait).await?;
-        MutexGuard::new(permit).ok_or_else(lost)
+        let start = crate::clock::now();
+        loop {
+            let wait = Wait {
+                queue,
+                timeout: left(timeout, start),
+                max_waiting: MAX_WAITING,
+                max_hold: None,
+                reserve: None,
+            };
+            let permit = Acquire::new(&self.gate, &wait).await?;
+            if let Some(guard) = MutexGuard::new(permit) {
+                return Ok(guard);
+            }
+            // Lost on the way here, by a pause: from the end of the line again.
+        }
     }
 }
 
@@ -151,7 +166,7 @@ impl Mutex {
 impl MutexGuard {
     /// `None` if it was lost on the way here.
     fn new(permit: Permit) -> Option<Self> {
-        let token = permit.token()?;
+        let token = permit.token().filter(|_| permit.is_valid())?;
         Some(Self { permit, token })
     }
 
@@ -256,12 +271,15 @@ impl MutexGuards {
         let start = crate::clock::now();
         let mut guards = Vec::with_capacity(mutexes.len());
         for mutex in mutexes {
-            let passed = crate::clock::now().saturating_duration_since(start);
-            let left = timeout.map(|timeout| timeout.saturating_sub(passed));
-            guards.push(mutex.start(true, left).await?);
+            let guard = tokio::select! {
+                biased;
+                // One that came early: there is nothing to wait for any more.
+                error = first_lost(&guards) => return Err(error),
+                guard = mutex.start(true, left(timeout, start)) => guard?,
+            };
+            guards.push(guard);
         }
         let guards = Self { guards };
-        // One that came early may be lost by now.
         match guards.is_valid() {
             true => Ok(guards),
             false => Err(lost()),
@@ -289,8 +307,7 @@ impl MutexGuards {
     ///
     /// Dropping the future changes nothing.
     pub async fn lost(&self) -> Error {
-        let lost = self.guards.iter().map(|guard| Box::pin(guard.lost()));
-        futures_util::future::select_all(lost).await.0
+        first_lost(&self.guards).await
     }
 
     /// Unlocks all and waits for the answers: `true` if all were held until now.
@@ -311,6 +328,21 @@ impl MutexGuards {
         }
         Ok(held)
     }
+}
+
+/// Never ends if there are none.
+async fn first_lost(guards: &[MutexGuard]) -> Error {
+    if guards.is_empty() {
+        return std::future::pending().await;
+    }
+    let lost = guards.iter().map(|guard| Box::pin(guard.lost()));
+    futures_util::future::select_all(lost).await.0
+}
+
+/// What is left of a timeout.
+fn left(timeout: Option<Duration>, start: Instant) -> Option<Duration> {
+    let passed = crate::clock::now().saturating_duration_since(start);
+    timeout.map(|timeout| timeout.saturating_sub(passed))
 }
 
 fn lost() -> Error {

@@ -15,7 +15,12 @@ use std::sync::Arc;
 /// | `etcd://[user:password@]host:port[,host:port…]` | [`Etcd`](crate::Etcd) | `etcd` |
 /// | `etcds://…`, the same over TLS | [`Etcd`](crate::Etcd) | `etcd` |
 /// | `redis://[user:password@]host[:port][/db]` | [`Redis`](crate::Redis) | `redis` |
+/// | `rediss://[user:password@]host[:port][/db]` | [`Redis`](crate::Redis) over TLS | `redis-tls` |
 /// | `redis+unix:///path/to/socket` | [`Redis`](crate::Redis) | `redis` |
+/// | `redis+sentinel://[user:password@]host:port,host:port/master[/db]` | [`Redis`](crate::Redis) behind these sentinels; `?sentinel_user=…&sentinel_password=…` for themselves | `redis-sentinel` |
+/// | `redis+cluster://[user:password@]host:port,host:port` | [`Redis`](crate::Redis) as a cluster | `redis-cluster` |
+///
+/// `rediss+sentinel://` and `rediss+cluster://` are those over TLS.
 ///
 /// `?prefix=shop` (or `&prefix=shop`) sets the prefix, without which two applications on one server share their permits.
 ///
@@ -50,8 +55,9 @@ impl AnyBackend {
         match scheme.as_str() {
             "memory" => Ok(Self::of(&scheme, Memory::new())),
             #[cfg(feature = "redis")]
-            "redis" | "rediss" | "redis+unix" | "unix" => {
-                let redis = crate::Redis::new(url)?;
+            "redis" | "rediss" | "redis+unix" | "unix" | "redis+sentinel" | "rediss+sentinel"
+            | "redis+cluster" | "rediss+cluster" => {
+                let redis = crate::Redis::of_any_url(&url)?;
                 Ok(Self::of(
                     &scheme,
                     match prefix {
@@ -75,8 +81,12 @@ impl AnyBackend {
             "etcd" | "etcds" => Err(not_built_in("etcd", prefix)),
             #[cfg(not(feature = "redis"))]
             "redis" | "rediss" | "redis+unix" | "unix" => Err(not_built_in("redis", prefix)),
+            #[cfg(not(feature = "redis"))]
+            "redis+sentinel" | "rediss+sentinel" => Err(not_built_in("redis-sentinel", prefix)),
+            #[cfg(not(feature = "redis"))]
+            "redis+cluster" | "rediss+cluster" => Err(not_built_in("redis-cluster", prefix)),
             _ => Err(Error::config(
-                "this URL names no backend: memory:, redis://, redis+unix:// and etcd:// do",
+                "this URL names no backend: memory:, redis://, rediss://, redis+unix://, redis+sentinel://, redis+cluster:// and etcd:// do",
             )),
         }
     }

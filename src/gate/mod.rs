@@ -359,7 +359,7 @@ impl Gate {
     }
 
     pub(crate) fn claim(&self, ticket: u64) -> bool {
-        self.lock().state.tickets.claim(ticket)
+        self.lock().state.tickets.claim(ticket, now())
     }
 
     pub(crate) fn rearm(&self, ticket: u64) -> bool {
@@ -372,7 +372,12 @@ impl Gate {
 
     /// A guard is gone. `answer` hears whether the permit was held until then.
     pub(crate) fn drop_guard(self: &Arc<Self>, ticket: u64, answer: Option<oneshot::Sender<bool>>) {
-        let answer = self.tell(|state, now| state.tickets.drop_guard(ticket, now, answer));
+        let (answer, news) = self.tell(|state, now| {
+            // What is lost by now is lost, even if nobody has looked yet and the backend still knows it.
+            let news = state.expire(now);
+            (state.tickets.drop_guard(ticket, now, answer), news)
+        });
+        self.deliver(news);
         if let Some((answer, held)) = answer {
             let _ = answer.send(held);
         }

@@ -157,6 +157,12 @@ impl Tickets {
         held.is_some_and(|held| held.lost.is_none() && now < held.deadline)
     }
 
+    /// Held, and not lost by now; but perhaps in doubt, where a deadline that passes makes no more than that.
+    fn is_ours(&self, ticket: u64, now: Instant) -> bool {
+        let expired = self.expiry(ticket).is_some_and(|at| at <= now);
+        !expired && self.lost(ticket).is_none()
+    }
+
     /// How it was lost, if it was. What is not ours any more counts as lost.
     pub(crate) fn lost(&self, ticket: u64) -> Option<ErrorKind> {
         match self.held.get(&ticket) {
@@ -255,7 +261,7 @@ impl Tickets {
 
     /// One more guard of a permit that is held. `false`: there is none to share.
     pub(crate) fn share(&mut self, ticket: u64, now: Instant) -> bool {
-        if !self.is_valid(ticket, now) {
+        if !self.is_ours(ticket, now) {
             return false;
         }
         match self.held.get_mut(&ticket) {
@@ -307,9 +313,9 @@ impl Tickets {
 
     // --- reservations and long holds ---
 
-    /// Takes a reserved permit for good. `false`: it has gone back already.
-    pub(crate) fn claim(&mut self, ticket: u64) -> bool {
-        self.reserve_again(ticket, |_| None)
+    /// Takes a reserved permit for good. `false`: it has gone back already, or is lost by now.
+    pub(crate) fn claim(&mut self, ticket: u64, now: Instant) -> bool {
+        self.is_ours(ticket, now) && self.reserve_again(ticket, |_| None)
     }
 
     /// The reservation starts anew. `false`: it has gone back already.

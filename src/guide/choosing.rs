@@ -50,8 +50,8 @@
 //!   than Redis by far, and no place for thousands of permits a second.
 //!
 //! All keep the same rules and pass the same tests, so that what works over one works over the other.
-//! [`Coordinator::promises`] says what a backend can do. Sentinel and Redis Cluster are not followed yet: a coordinator
-//! talks to one address.
+//! [`Coordinator::promises`] says what a backend can do. Behind sentinels and as a cluster, [`Redis`] follows a failover by
+//! itself; each has a feature and a constructor of its own that say what they can lose when.
 //!
 //! If a service runs in one process and needs no keys, no streams that count until they end and no waits with an end,
 //! then `tower::limit` is enough.

@@ -10,8 +10,9 @@
 //!   leaves nothing one lease later, after a crash an hour later.
 //! * **Replicas and failover**: a master that was only cut off, or paused, goes on accepting writes that nobody will
 //!   ever see. `min-replicas-to-write 1` and `min-replicas-max-lag 1` make it refuse them after a second, at the price
-//!   that it also refuses when its only replica is down. A coordinator talks to one address and does not ask a
-//!   Sentinel: let that address (a name, a proxy) move to the new master.
+//!   that it also refuses when its only replica is down. `Redis::sentinel` and
+//!   `Redis::cluster` (features `redis-sentinel`, `redis-cluster`) follow a failover; with `Redis::new` let the address (a
+//!   name, a proxy) move to the new master.
 //! * A server of its own is not needed. Calls are short scripts, and none blocks.
 //!
 //! # At the start
@@ -59,8 +60,8 @@
 //! [`Coordinator::inspect`] for a semaphore and [`Mutex::inspect`](crate::Mutex::inspect) for a mutex list the tickets
 //! of all processes, with host and process id. [`Coordinator::evict`] and [`Mutex::evict`](crate::Mutex::evict) take
 //! one out: a holder hears that it is lost within a third of its lease, a waiter goes to the end of the line. Evicting
-//! stops nobody from working; it only lets the next one in. (The names of keyed layers cannot be inspected yet; the
-//! line about a long wait names their holders.)
+//! stops nobody from working; it only lets the next one in. For the keys of a keyed layer: [`KeyedLayer::inspect`] and
+//! [`KeyedLayer::evict`].
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
@@ -144,4 +145,6 @@
 //! [`Coordinator::shutdown`]: crate::Coordinator::shutdown
 //! [`Coordinator::inspect`]: crate::Coordinator::inspect
 //! [`Coordinator::evict`]: crate::Coordinator::evict
+//! [`KeyedLayer::inspect`]: crate::layers::keyed::KeyedLayer::inspect
+//! [`KeyedLayer::evict`]: crate::layers::keyed::KeyedLayer::evict
 //! [`Semaphore::stats`]: crate::Semaphore::stats

@@ -18,6 +18,12 @@ mod queue;
 #[cfg(feature = "redis")]
 mod redis_rig;
 mod rig;
+#[cfg(any(
+    feature = "redis-cluster",
+    feature = "redis-sentinel",
+    feature = "redis-tls"
+))]
+mod shared_redis_rig;
 mod tokens;
 mod tools;
 mod walk;
@@ -143,6 +149,12 @@ conformance!(memory: memory_rig::MemoryRig);
 conformance!(redis: redis_rig::RedisRig);
 #[cfg(feature = "redis")]
 conformance!(redis_without_pushes: redis_rig::RedisRig<false>);
+#[cfg(feature = "redis-tls")]
+conformance!(redis_acl_over_tls: shared_redis_rig::SharedRig<shared_redis_rig::Tls>);
+#[cfg(feature = "redis-sentinel")]
+conformance!(redis_sentinel: shared_redis_rig::SharedRig<shared_redis_rig::Sentinel>);
+#[cfg(feature = "redis-cluster")]
+conformance!(redis_cluster: shared_redis_rig::SharedRig<shared_redis_rig::Cluster>);
 #[cfg(feature = "etcd")]
 conformance!(etcd: etcd_rig::EtcdRig<1>);
 #[cfg(feature = "etcd")]

@@ -93,6 +93,68 @@ async fn a_mutex_is_lost_at_its_deadline_even_while_a_renewal_hangs() {
 }
 
 #[tokio::test]
+async fn a_flush_loses_it_and_says_so_and_the_next_token_is_higher() {
+    let server = RedisServer::start();
+    let permits = [coordinator(&server.url()), coordinator(&server.url())];
+    let mutexes = permits.map(|permits| permits.mutex("flushed").unwrap());
+    let old = mutexes[0].lock().await.unwrap();
+    let (other, token) = (old.reenter().unwrap(), old.token());
+    server.command(&["FLUSHALL"]);
+    let new = mutexes[1].lock().await.unwrap();
+    assert!(new.token() > token);
+    let lost = tokio::time::timeout(LEASE / 3 + SLACK, old.lost()).await;
+    assert_eq!(lost.expect("at a renewal").kind(), ErrorKind::Lost);
+    assert!(!old.is_valid() && !other.is_valid());
+    assert_eq!(old.reenter().unwrap_err().kind(), ErrorKind::Lost);
+    assert!(!old.unlock().await.unwrap() && !other.unlock().await.unwrap());
+    assert!(new.is_valid() && new.unlock().await.unwrap());
+}
+
+#[tokio::test]
+async fn an_unlock_that_nobody_answers_ends_after_a_lease() {
+    let server = RedisServer::start();
+    let permits = coordinator(&server.url());
+    let guard = permits.mutex("hangs").unwrap().lock().await.unwrap();
+    server.pause();
+    let unlocked = tokio::time::timeout(LEASE + SLACK, guard.unlock()).await;
+    let error = unlocked.expect("not for ever").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    server.resume();
+    let again = lock(&permits.mutex("hangs").unwrap()).await;
+    assert!(again.unlock().await.unwrap());
+}
+
+#[tokio::test]
+async fn overlapping_sets_of_two_processes_end_and_exclude_each_other() {
+    let server = RedisServer::start();
+    let permits = [coordinator(&server.url()), coordinator(&server.url())];
+    let inside = std::sync::Arc::new([(); 5].map(|()| std::sync::atomic::AtomicBool::new(false)));
+    let mut tasks = JoinSet::new();
+    for n in 0..300usize {
+        let (permits, inside) = (permits[n % 2].clone(), inside.clone());
+        let set = [n * 7 % 5, n * 3 % 5, n * n % 5];
+        tasks.spawn(async move {
+            let patience = millis(if n % 3 == 0 { n as u64 % 23 } else { 60_000 });
+            let locked = permits.lock_all(set.map(|name| format!("{name}")));
+            let Ok(guards) = tokio::time::timeout(patience, locked).await else {
+                return assert_eq!(n % 3, 0, "in a ring");
+            };
+            let guards = guards.unwrap();
+            let set = std::collections::BTreeSet::from(set);
+            let order = std::sync::atomic::Ordering::SeqCst;
+            assert!(set.iter().all(|name| !inside[*name].swap(true, order)));
+            tokio::time::sleep(millis(1)).await;
+            assert!(set.iter().all(|name| inside[*name].swap(false, order)));
+            drop(guards);
+        });
+    }
+    while let Some(ended) = tasks.join_next().await {
+        ended.expect("no panic");
+    }
+    nothing_is_left(&server, LEASE).await;
+}
+
+#[tokio::test]
 async fn tokens_rise_over_a_flush_and_a_restart() {
     let mut server = RedisServer::start();
     let permits = coordinator(&server.url());

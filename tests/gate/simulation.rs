@@ -504,7 +504,7 @@ impl World {
             }
             Happening::Release(ticket) => self.release(n, ticket),
             Happening::Claim(ticket) => {
-                let claimed = peer.state.tickets.claim(ticket);
+                let claimed = peer.state.tickets.claim(ticket, now);
                 note!(self, "{n}: claims {ticket}: {claimed}");
                 if claimed {
                     self.nodes[n].reserved.remove(&ticket);

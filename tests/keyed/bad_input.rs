@@ -66,6 +66,17 @@ async fn a_panic_is_one_requests_own() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_extractor_that_panics_beside_others() {
+    let panics = |_: &Request<()>| -> u32 { panic!("no such header") };
+    let (error, status, code) = refused((path_segment(1), panics, query("id"))).await;
+    assert_eq!(error.kind(), ErrorKind::ExtractorPanicked);
+    assert_eq!((status, &*code), (500, "13"));
+    // The ones after a key that is missing are not asked.
+    let (error, ..) = refused((query("id"), panics)).await;
+    assert_eq!(error.kind(), ErrorKind::MissingKey);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_key_of_a_megabyte() {
     let (error, status, code) = refused(|_: &Request<()>| vec![b'a'; 1 << 20]).await;
     assert_eq!(error.kind(), ErrorKind::InvalidKey);

@@ -43,6 +43,33 @@ async fn who_waits_for_a_key_holds_no_permit_of_an_inner_limit() {
     assert_eq!(shop.product("hot").peak(), 1);
 }
 
+#[tokio::test(start_paused = true)]
+async fn who_waits_for_a_key_holds_nothing_of_towers_own_limit_or_buffer() {
+    let (permits, shop) = (permits(), Shop::default());
+    let inner = tower::util::BoxCloneService::new(
+        ServiceBuilder::new()
+            .layer(tower::limit::GlobalConcurrencyLimitLayer::new(2))
+            .map_err(|Boom(what)| BoxError::from(what))
+            .service(shop.service(secs(1))),
+    );
+    let buffered = ServiceBuilder::new()
+        .buffer(1)
+        .service(shop.service(secs(1)));
+    for inner in [inner, tower::util::BoxCloneService::new(buffered)] {
+        let service = ServiceBuilder::new().layer(mutex(&permits)).service(inner);
+        let crowd: Vec<_> = (0..10)
+            .map(|_| tokio::spawn(service.clone().oneshot(buy("hot"))))
+            .collect();
+        settle().await;
+        let other = tokio::time::timeout(millis(1100), service.oneshot(buy("1"))).await;
+        other.expect("no waiting").unwrap();
+        for one in crowd {
+            one.await.unwrap().unwrap();
+        }
+    }
+    assert_eq!(shop.product("hot").peak(), 1);
+}
+
 /// Three attempts.
 #[derive(Clone)]
 struct Attempts(usize);

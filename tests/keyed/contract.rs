@@ -5,6 +5,8 @@ use crate::support::*;
 use http::{Request, Response};
 use http_body_util::Full;
 use std::future::Future;
+use std::panic::AssertUnwindSafe;
+use std::task::{Context, Poll};
 use tower::{Layer, Service, ServiceExt};
 use tower_permit::layers::UntilBodyEnd;
 use tower_permit::layers::keyed::{
@@ -137,6 +139,55 @@ async fn a_panic_inside_gives_the_key_back() {
     });
     let task = tokio::spawn(mutex(&permits).layer(panics).oneshot(buy("7")));
     assert!(task.await.unwrap_err().is_panic());
+    assert!(all_free(&permits, &["7"]).await);
+}
+
+/// Panics at once: when it is made ready, or when it is called.
+#[derive(Clone, Copy)]
+enum Panics {
+    Readied,
+    Called,
+}
+
+impl Service<Request<()>> for Panics {
+    type Response = Response<()>;
+    type Error = Boom;
+    type Future = std::future::Ready<Result<Response<()>, Boom>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Boom>> {
+        match self {
+            Self::Readied => panic!("when it is made ready"),
+            Self::Called => Poll::Ready(Ok(())),
+        }
+    }
+
+    fn call(&mut self, _: Request<()>) -> Self::Future {
+        panic!("when it is called")
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_before_there_is_a_future_gives_the_key_back() {
+    for inner in [Panics::Readied, Panics::Called] {
+        let permits = permits();
+        let request = mutex(&permits).layer(inner).oneshot(buy("7"));
+        let caught = futures_util::FutureExt::catch_unwind(AssertUnwindSafe(request)).await;
+        assert!(caught.is_err());
+        settle().await;
+        assert!(all_free(&permits, &["7"]).await);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_is_dropped_while_its_inner_service_is_readied_gives_the_key_back() {
+    let (permits, shop) = (permits(), Shop::default());
+    let inner = shop.service(secs(1));
+    inner.control.busy(true);
+    let request = tokio::spawn(mutex(&permits).layer(inner).oneshot(buy("7")));
+    settle().await;
+    assert_eq!(mutex(&permits).inspect(7).await.unwrap().in_use, 1);
+    request.abort();
+    settle().await;
     assert!(all_free(&permits, &["7"]).await);
 }
 

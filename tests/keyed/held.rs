@@ -217,6 +217,26 @@ async fn what_a_request_held_once_does_not_let_it_in_again() {
     holder.await.unwrap().unwrap();
     again.await.unwrap().unwrap();
     assert_eq!(shop.product("7").peak(), 1);
+    let tokens: Vec<_> = shop.served().iter().map(|one| one.token.unwrap()).collect();
+    assert!(
+        tokens[1] > tokens[0],
+        "its own, not the old one: {tokens:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handler_finds_them_also_where_nothing_is_held() {
+    let permits = permits();
+    let found = Strict::new(|request: Request<()>| {
+        let held = request.extensions().get::<HeldKeys>();
+        assert_eq!(held.expect("there").iter().count(), 0);
+        ready(Ok(Response::new(())))
+    });
+    let layer = mutex(&permits);
+    let disabled = layer.clone().enabled(false).layer(found.clone());
+    disabled.oneshot(buy("7")).await.unwrap();
+    let service = layer.layer(found);
+    service.oneshot(crate::shop::request("/")).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]

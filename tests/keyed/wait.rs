@@ -2,10 +2,11 @@
 
 use crate::shop::*;
 use crate::support::*;
-use http::Request;
+use http::{Request, Response};
 use tokio::time::Instant;
 use tower::{Layer, ServiceExt};
-use tower_permit::{ErrorKind, Key, KeyedMutexLayer};
+use tower_permit::layers::OnLost;
+use tower_permit::{ErrorKind, HeldKeys, Key, KeyedMutexLayer};
 
 #[tokio::test(start_paused = true)]
 async fn a_wait_has_an_end() {
@@ -155,6 +156,26 @@ async fn a_grant_that_is_not_polled_for_goes_on_to_the_next() {
         .unwrap();
     idle.await.expect("in line again");
     assert_eq!((shop.served().len(), shop.product("7").peak()), (3, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_grant_that_is_lost_before_anybody_polls_is_not_gone_in_on() {
+    let permits = permits();
+    let holds = Strict::new(|request: Request<()>| {
+        let held = request.extensions().get::<HeldKeys>().unwrap();
+        let kept = held.get("buy", 7).unwrap().keep();
+        std::future::ready(kept.map(|_| Response::new(())).ok_or(Boom("lost")))
+    });
+    for choice in [OnLost::Continue, OnLost::End] {
+        let layer = mutex(&permits).on_lost(choice);
+        let mut request = Box::pin(layer.layer(holds.clone()).oneshot(buy("7")));
+        assert!(futures_util::poll!(request.as_mut()).is_pending());
+        settle().await;
+        assert_eq!(layer.inspect(7).await.unwrap().in_use, 1);
+        // Nothing runs for two leases: as if the process had been stopped.
+        tokio::time::advance(secs(20)).await;
+        request.await.expect("in line again");
+    }
 }
 
 #[tokio::test(start_paused = true)]

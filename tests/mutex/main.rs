@@ -14,6 +14,17 @@ fn alone() -> Coordinator {
     Coordinator::new(Memory::new())
 }
 
+/// Does not compile if a guard can be cloned: then a hold would have no one owner.
+const _: fn() = || {
+    trait NotClone<Is> {
+        fn check() {}
+    }
+    struct Clonable;
+    impl<T> NotClone<()> for T {}
+    impl<T: Clone> NotClone<Clonable> for T {}
+    let _ = <tower_permit::MutexGuard as NotClone<_>>::check;
+};
+
 /// Gives every task that can go on the time to do so.
 async fn settle() {
     for _ in 0..64 {
@@ -93,6 +104,42 @@ async fn a_pause_longer_than_the_lease_loses_it_for_good_and_the_next_token_is_h
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_unlock_past_the_deadline_says_so_even_if_nobody_has_looked() {
+    let permits = alone();
+    let mutex = permits.mutex("x").unwrap();
+    let guard = mutex.lock().await.unwrap();
+    advance(20 * SECOND).await;
+    // The store may not have let it go yet; but `is_valid` would have said `false`.
+    assert!(!guard.unlock().await.unwrap());
+    assert!(mutex.try_lock().await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_is_lost_before_its_caller_hears_of_it_is_not_handed_out() {
+    let permits = alone();
+    let mutex = permits.mutex("x").unwrap();
+    let mut lock = Box::pin(mutex.lock());
+    assert!(futures_util::poll!(lock.as_mut()).is_pending());
+    settle().await;
+    assert_eq!(mutex.inspect().await.unwrap().in_use, 1);
+    advance(20 * SECOND).await;
+    let guard = lock.await.unwrap();
+    assert!(guard.is_valid(), "another one, from the end of the line");
+    assert!(guard.unlock().await.unwrap());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_takes_a_lock_back_and_says_so() {
+    let permits = alone();
+    let guard = permits.mutex("x").unwrap().lock().await.unwrap();
+    permits.shutdown(SECOND).await.unwrap_err();
+    assert!(!guard.is_valid());
+    assert_eq!(guard.lost().await.kind(), ErrorKind::ShuttingDown);
+    assert_eq!(guard.reenter().unwrap_err().kind(), ErrorKind::Lost);
+    assert!(!guard.unlock().await.unwrap());
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_evicted_guard_is_lost() {
     let permits = alone();
     let mutex = permits.mutex("x").unwrap();
@@ -100,6 +147,13 @@ async fn an_evicted_guard_is_lost() {
     assert!(mutex.evict(&guard.ticket()).await.unwrap());
     let lost = timeout(4 * SECOND, guard.lost()).await;
     assert_eq!(lost.expect("at the next renewal").kind(), ErrorKind::Lost);
+    assert!(!guard.is_valid());
+    assert_eq!(guard.reenter().unwrap_err().kind(), ErrorKind::Lost);
+    assert!(!guard.unlock().await.unwrap());
+    // Nor does an unlock claim to have held it that comes before the news.
+    let guard = mutex.lock().await.unwrap();
+    assert!(mutex.evict(&guard.ticket()).await.unwrap());
+    assert!(!guard.unlock().await.unwrap());
 }
 
 #[tokio::test(start_paused = true)]
@@ -233,6 +287,50 @@ async fn all_or_none() {
     assert_eq!(names, ["a", "b", "c"]);
     assert!(all.unlock().await.unwrap());
     assert!(b.try_lock().await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_set_that_loses_one_does_not_wait_for_the_rest() {
+    let permits = alone();
+    let last = permits.mutex("c").unwrap();
+    let held = last.lock().await.unwrap();
+    let set = tokio::spawn({
+        let permits = permits.clone();
+        async move { permits.lock_all(["a", "b", "c"]).await.map(drop) }
+    });
+    settle().await;
+    let a = permits.mutex("a").unwrap();
+    let ticket = a.inspect().await.unwrap().holders[0].ticket.clone();
+    assert!(a.evict(&ticket).await.unwrap());
+    let error = timeout(4 * SECOND, set).await.expect("at the next renewal");
+    assert_eq!(error.unwrap().unwrap_err().kind(), ErrorKind::Lost);
+    settle().await;
+    assert_eq!(last.inspect().await.unwrap().waiting, 0);
+    drop(held);
+    settle().await;
+    assert!(permits.lock_all(["a", "b", "c"]).await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_set_that_is_dropped_on_the_way_gives_all_of_it_back() {
+    let permits = alone();
+    let held = permits.mutex("c").unwrap().lock().await.unwrap();
+    for polls in 0..20 {
+        let mut set = Box::pin(permits.lock_all(["a", "b", "c"]));
+        for _ in 0..polls {
+            let _ = futures_util::poll!(set.as_mut());
+            tokio::task::yield_now().await;
+        }
+        drop(set);
+        settle().await;
+        for name in ["a", "b"] {
+            let seen = permits.mutex(name).unwrap().inspect().await.unwrap();
+            assert_eq!((seen.in_use, seen.waiting), (0, 0), "{name} after {polls}");
+        }
+        let seen = permits.mutex("c").unwrap().inspect().await.unwrap();
+        assert_eq!((seen.in_use, seen.waiting), (1, 0), "after {polls}");
+    }
+    assert!(held.unlock().await.unwrap());
 }
 
 #[tokio::test(start_paused = true)]

@@ -234,6 +234,20 @@ async fn a_second_guard_keeps_the_permit() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_permit_in_doubt_can_still_be_kept() {
+    let (permits, semaphore) = alone(1);
+    let permit = semaphore.acquire().await.expect("a permit");
+    // Nothing runs for two leases: as if the process had been stopped.
+    tokio::time::advance(20 * SECOND).await;
+    assert!(!permit.is_valid(), "in doubt");
+    let guard = permit.handle().keep().expect("neither given back nor lost");
+    drop(permit);
+    settle().await;
+    assert!(guard.is_valid(), "confirmed again");
+    assert_eq!(seen(&permits).await, (1, 0));
+}
+
+#[tokio::test(start_paused = true)]
 async fn more_waiters_than_fit_into_one_call() {
     let (_permits, semaphore) = alone(300);
     let witness = Witness::default();

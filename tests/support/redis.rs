@@ -17,7 +17,13 @@ pub struct RedisServer {
     /// Kills the server when its input ends, that is when the test program does, even by SIGKILL.
     guard: Option<Child>,
     port: u16,
+    /// Stands for `{tls}` in `args`.
+    tls_port: u16,
+    /// Stands for `{bus}` in `args`: that of a cluster's nodes among themselves.
+    bus_port: u16,
     args: Vec<String>,
+    /// Written to a file that the server may rewrite, as sentinels do.
+    config: Option<String>,
     env: Vec<(String, String)>,
     folder: TempDir,
 }
@@ -39,17 +45,33 @@ impl RedisServer {
         Self::start_with(&[])
     }
 
-    /// `args` go to the command line of redis-server: `&["--maxmemory", "4mb"]`.
+    /// `args` go to the command line of redis-server: `&["--maxmemory", "4mb"]`. `{tls}` and `{bus}` in them are other free ports.
     pub fn start_with(args: &[&str]) -> Self {
         Self::start_with_env(args, [])
     }
 
     /// With variables in its environment.
     pub fn start_with_env(args: &[&str], env: impl IntoIterator<Item = (String, String)>) -> Self {
+        Self::start_all(args, None, env)
+    }
+
+    /// With a configuration file.
+    pub fn start_with_config(args: &[&str], config: String) -> Self {
+        Self::start_all(args, Some(config), [])
+    }
+
+    fn start_all(
+        args: &[&str],
+        config: Option<String>,
+        env: impl IntoIterator<Item = (String, String)>,
+    ) -> Self {
         let mut server = Self {
             child: None,
             guard: None,
             port: 0,
+            tls_port: 0,
+            bus_port: 0,
+            config,
             args: args.iter().map(|arg| (*arg).to_owned()).collect(),
             env: env.into_iter().collect(),
             folder: tempfile::tempdir().expect("a folder for redis-server"),
@@ -57,6 +79,9 @@ impl RedisServer {
         // Somebody else may take a free port before the server does: then the next one.
         for _ in 0..20 {
             server.port = free_port();
+            server.tls_port = free_port();
+            server.bus_port = free_port();
+            server.write_config();
             server.run();
             if server.wait_until_it_answers() {
                 return server;
@@ -77,6 +102,19 @@ impl RedisServer {
 
     pub fn port(&self) -> u16 {
         self.port
+    }
+
+    pub fn tls_port(&self) -> u16 {
+        self.tls_port
+    }
+
+    pub fn bus_port(&self) -> u16 {
+        self.bus_port
+    }
+
+    /// `host:port`.
+    pub fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
     }
 
     pub fn pid(&self) -> u32 {
@@ -129,14 +167,24 @@ impl RedisServer {
 
     /// [`command`](Self::command), for servers that may be down.
     pub fn try_command(&self, words: &[&str]) -> io::Result<Answer> {
+        let mut answers = self.try_commands(&[words])?;
+        answers.pop().ok_or(io::ErrorKind::UnexpectedEof.into())
+    }
+
+    /// Several commands over one connection.
+    pub fn try_commands(&self, commands: &[&[&str]]) -> io::Result<Vec<Answer>> {
         let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port))?;
         stream.set_read_timeout(Some(PATIENCE))?;
-        let mut request = format!("*{}\r\n", words.len());
-        for word in words {
-            request.push_str(&format!("${}\r\n{word}\r\n", word.len()));
+        let mut request = String::new();
+        for words in commands {
+            request.push_str(&format!("*{}\r\n", words.len()));
+            for word in *words {
+                request.push_str(&format!("${}\r\n{word}\r\n", word.len()));
+            }
         }
         stream.write_all(request.as_bytes())?;
-        read_answer(&mut BufReader::new(stream))
+        let mut reader = BufReader::new(stream);
+        commands.iter().map(|_| read_answer(&mut reader)).collect()
     }
 
     fn run(&mut self) {
@@ -149,13 +197,27 @@ impl RedisServer {
         self.guard = Some(guard.expect("a shell"));
     }
 
+    fn write_config(&self) {
+        if let Some(config) = &self.config {
+            std::fs::write(self.config_file(), config).expect("a file for redis-server");
+        }
+    }
+
+    fn config_file(&self) -> std::path::PathBuf {
+        self.folder.path().join("redis.conf")
+    }
+
     fn spawn(&self) -> Child {
+        let (tls, bus) = (self.tls_port.to_string(), self.bus_port.to_string());
+        let args = self.args.iter();
+        let args = args.map(|arg| arg.replace("{tls}", &tls).replace("{bus}", &bus));
         Command::new("redis-server")
+            .args(self.config.as_ref().map(|_| self.config_file()))
             .args(["--port", &self.port.to_string(), "--bind", "127.0.0.1"])
             .args(["--save", "", "--appendonly", "no", "--daemonize", "no"])
             .arg("--dir")
             .arg(self.folder.path())
-            .args(&self.args)
+            .args(args)
             .envs(self.env.iter().cloned())
             .stdin(Stdio::null())
             .stdout(Stdio::null())

@@ -1,5 +1,8 @@
 //! The link: one multiplexed connection that answers calls and receives pushes, made anew whenever it fails.
 
+#[cfg(feature = "redis-sentinel")]
+use super::sentinel::Master;
+use super::server::{Driver, Server, Stream};
 use super::wire;
 use crate::backend::{Event, Events};
 use crate::clock;
@@ -7,7 +10,7 @@ use crate::error::{Error, ErrorKind};
 use futures_util::FutureExt;
 use futures_util::future::{self, BoxFuture, Either, Shared};
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, Cmd, PushInfo, PushKind, RedisError, Value};
+use redis::{AsyncConnectionConfig, Cmd, PushInfo, PushKind, RedisError, Value};
 use std::io;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -29,7 +32,7 @@ const ROUNDS: u32 = 5;
 
 /// The connection of one session, made at first use.
 pub(super) struct Link {
-    client: Client,
+    target: Arc<Target>,
     /// Where the server is, for people: never more than host and port.
     server: Arc<str>,
     inbox: String,
@@ -37,6 +40,23 @@ pub(super) struct Link {
     slot: Mutex<Slot>,
     /// Our channel was refused: nothing will be pushed.
     deaf: AtomicBool,
+}
+
+/// Where a link leads to.
+pub(super) enum Target {
+    Server(Server),
+    /// Looked for anew by each attempt.
+    #[cfg(feature = "redis-sentinel")]
+    Master(Master),
+}
+
+/// A command, and what has to go before it in the same breath.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Manner {
+    Plain,
+    /// The slot is on its way to this server.
+    #[cfg(feature = "redis-cluster")]
+    Asking,
 }
 
 enum Slot {
@@ -65,6 +85,7 @@ type Attempt = Shared<BoxFuture<'static, Option<Result<Arc<Connection>, Error>>>
 
 struct Connection {
     redis: MultiplexedConnection,
+    _driver: Option<Driver>,
     /// True or closed: nothing drives it any more, and what is sent now will not arrive. A message sent in the moment of
     /// the end can be lost in between with no error, so that whoever waits for an answer watches this too.
     ended: watch::Receiver<bool>,
@@ -82,11 +103,10 @@ struct UnderWay<'a> {
 // === impl Link ===
 
 impl Link {
-    pub(super) fn new(client: Client, inbox: String, events: Events) -> Arc<Self> {
-        let server = client.get_connection_info().addr().to_string().into();
+    pub(super) fn new(target: Target, inbox: String, events: Events) -> Arc<Self> {
         Arc::new(Self {
-            client,
-            server,
+            server: target.name().into(),
+            target: Arc::new(target),
             inbox,
             events,
             slot: Mutex::new(Slot::Empty { failed: None }),
@@ -98,26 +118,23 @@ impl Link {
         &self.server
     }
 
-    pub(super) fn inbox(&self) -> &str {
-        &self.inbox
-    }
-
     /// Nothing is pushed to us: ask often.
     pub(super) fn is_deaf(&self) -> bool {
         self.deaf.load(Ordering::Relaxed)
     }
 
-    /// Sends one command and awaits its answer. The caller bounds the time by dropping the future.
-    pub(super) async fn send(self: &Arc<Self>, command: &Cmd) -> Result<Value, Error> {
-        self.try_send(command)
-            .await?
-            .map_err(|error| wire::error(&error, &self.server))
+    /// There is a connection, and it is driven.
+    #[cfg(feature = "redis-cluster")]
+    pub(super) fn is_ready(&self) -> bool {
+        matches!(&*self.slot(), Slot::Ready(connection) if connection.is_driven())
     }
 
-    /// [`send`](Self::send), with the server's own error still in its hand.
+    /// Sends one command and awaits its answer, the server's own error still in its hand. The outer error: it was not sent.
+    /// The caller bounds the time by dropping the future.
     pub(super) async fn try_send(
         self: &Arc<Self>,
         command: &Cmd,
+        manner: Manner,
     ) -> Result<Result<Value, RedisError>, Error> {
         let connection = self.connection().await?;
         let mut under_way = UnderWay {
@@ -125,7 +142,7 @@ impl Link {
             connection: &connection,
             answered: false,
         };
-        let answer = connection.query(command).await;
+        let answer = connection.query(command, manner).await;
         under_way.answered = true;
         connection.given_up.store(0, Ordering::Relaxed);
         if let Err(error) = &answer
@@ -196,22 +213,15 @@ impl Link {
             failures,
         };
         let (link, this) = (Arc::downgrade(self), attempt.clone());
-        let (client, inbox, server, events) = (
-            self.client.clone(),
+        let (target, inbox, server, events) = (
+            self.target.clone(),
             self.inbox.clone(),
             self.server.clone(),
             self.events.clone(),
         );
         runtime.spawn(async move {
-            let made = tokio::time::timeout(CONNECTING, open(&client, &inbox, &events)).await;
-            let made = match made {
-                Ok(Ok(made)) => Ok(made),
-                Ok(Err(error)) => Err(wire::error(&error, &server)),
-                Err(_) => Err(Error::new(
-                    ErrorKind::Unavailable,
-                    format!("Redis at {server} does not answer"),
-                )),
-            };
+            let made = tokio::time::timeout(CONNECTING, open(&target, &inbox, &events)).await;
+            let made = made.unwrap_or_else(|_| Err(wire::no_answer(&server)));
             let result = made.map(|(connection, refused)| {
                 if let Some(link) = link.upgrade() {
                     link.hears(refused.as_ref());
@@ -292,10 +302,12 @@ impl Link {
 
 /// Connects and subscribes. A refused subscription is no failure: it is handed back.
 async fn open(
-    client: &Client,
+    target: &Target,
     inbox: &str,
     events: &Events,
-) -> Result<(Arc<Connection>, Option<RedisError>), RedisError> {
+) -> Result<(Arc<Connection>, Option<RedisError>), Error> {
+    let server = target.locate().await?;
+    let name = server.name();
     // The driver owns the handler, and with it the sender: it is dropped when the driver is.
     let (end, ended) = watch::channel(false);
     let handler = {
@@ -317,21 +329,54 @@ async fn open(
         .set_connection_timeout(None)
         .set_response_timeout(None)
         .set_push_sender(handler);
-    let mut redis = client
-        .get_multiplexed_async_connection_with_config(&config)
-        .await?;
+    let Stream { mut redis, _driver } = server.connect(&config).await?;
     drop(config);
+    target.confirm(&mut redis, &name).await?;
     let refused = match redis.subscribe(inbox).await {
         Ok(()) => None,
         Err(error) if wire::is_denied(&error) => Some(error),
-        Err(error) => return Err(error),
+        Err(error) => return Err(wire::error(&error, &name)),
     };
     let connection = Connection {
         redis,
+        _driver,
         ended,
         given_up: AtomicU32::new(0),
     };
     Ok((Arc::new(connection), refused))
+}
+
+// === impl Target ===
+
+impl Target {
+    fn name(&self) -> String {
+        match self {
+            Self::Server(server) => server.name(),
+            #[cfg(feature = "redis-sentinel")]
+            Self::Master(master) => master.name(),
+        }
+    }
+
+    async fn locate(&self) -> Result<Server, Error> {
+        match self {
+            Self::Server(server) => Ok(server.clone()),
+            #[cfg(feature = "redis-sentinel")]
+            Self::Master(master) => master.locate().await,
+        }
+    }
+
+    /// It is what we looked for, also by the word of this very connection.
+    #[cfg_attr(not(feature = "redis-sentinel"), allow(unused_variables))]
+    async fn confirm(&self, redis: &mut MultiplexedConnection, name: &str) -> Result<(), Error> {
+        match self {
+            Self::Server(_) => Ok(()),
+            #[cfg(feature = "redis-sentinel")]
+            Self::Master(_) => {
+                let hello = redis::cmd("HELLO").query_async::<Value>(redis).await;
+                Master::confirm(&hello.map_err(|error| wire::error(&error, name))?, name)
+            }
+        }
+    }
 }
 
 // === impl Slot ===
@@ -349,9 +394,9 @@ impl Connection {
         self.ended.has_changed().is_ok() && !*self.ended.borrow()
     }
 
-    async fn query(&self, command: &Cmd) -> Result<Value, RedisError> {
+    async fn query(&self, command: &Cmd, manner: Manner) -> Result<Value, RedisError> {
         let (mut redis, mut ended) = (self.redis.clone(), self.ended.clone());
-        let query = pin!(command.query_async::<Value>(&mut redis));
+        let query = pin!(manner.query(command, &mut redis));
         let ended = pin!(ended.wait_for(|ended| *ended));
         match future::select(query, ended).await {
             Either::Left((answer, _)) => answer,
@@ -359,6 +404,29 @@ impl Connection {
             Either::Right((_, query)) => query
                 .now_or_never()
                 .unwrap_or_else(|| Err(io::Error::from(io::ErrorKind::BrokenPipe).into())),
+        }
+    }
+}
+
+// === impl Manner ===
+
+impl Manner {
+    async fn query(
+        self,
+        command: &Cmd,
+        redis: &mut MultiplexedConnection,
+    ) -> Result<Value, RedisError> {
+        match self {
+            Self::Plain => command.query_async(redis).await,
+            #[cfg(feature = "redis-cluster")]
+            Self::Asking => {
+                let mut both = redis::pipe();
+                both.cmd("ASKING").add_command(command.clone());
+                let answers: Vec<Result<Value, RedisError>> =
+                    both.ignore_errors().query_async(redis).await?;
+                let broken = || io::Error::from(io::ErrorKind::UnexpectedEof).into();
+                answers.into_iter().nth(1).unwrap_or_else(|| Err(broken()))
+            }
         }
     }
 }

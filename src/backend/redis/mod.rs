@@ -1,8 +1,17 @@
 //! The Redis backend: one script does everything a gate has to say about a name.
 
+#[cfg(feature = "redis-cluster")]
+mod cluster;
 mod connection;
+#[cfg(feature = "redis-sentinel")]
+mod sentinel;
+mod server;
+mod servers;
 #[cfg(test)]
 mod tests;
+#[cfg(feature = "redis-tls")]
+mod tls;
+mod url;
 mod wire;
 
 use crate::backend::{
@@ -10,10 +19,13 @@ use crate::backend::{
 };
 use crate::error::{Error, ErrorKind};
 use crate::name::{Node, Queue};
-use connection::Link;
+use connection::{Link, Target};
 use futures_util::future::BoxFuture;
-use redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
-use redis::{Client, Cmd, IntoConnectionInfo, ProtocolVersion, RedisError, Script, Value};
+#[cfg(feature = "redis-sentinel")]
+use redis::ProtocolVersion;
+use redis::{Client, Cmd, RedisError, Script, Value};
+use server::Server;
+use servers::{Servers, Spot};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::future::Future;
@@ -30,6 +42,8 @@ const LONGEST_PREFIX: usize = 64;
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Neither does a check.
 const CHECKING: Duration = Duration::from_secs(3);
+/// How long a cluster that is being changed is asked again for them.
+const ASKED_AGAIN: Duration = Duration::from_secs(1);
 /// How often a waiter asks when nothing can be pushed to it.
 const POLL: Duration = Duration::from_millis(100);
 /// The oldest server that has every command we use.
@@ -83,13 +97,28 @@ const OLDEST: (u32, u32) = (6, 2);
 /// under memory pressure. More in the [guide](crate::guide::failures).
 #[derive(Clone)]
 pub struct Redis {
-    client: Client,
+    place: Place,
     prefix: Arc<str>,
+}
+
+#[derive(Clone)]
+enum Place {
+    One(Server),
+    #[cfg(feature = "redis-sentinel")]
+    Sentinel {
+        master: String,
+        sentinels: Vec<Server>,
+        /// Who we are at the master. Its address is another.
+        like: Server,
+    },
+    /// Any nodes of it. The first one says how to talk to all.
+    #[cfg(feature = "redis-cluster")]
+    Cluster(Vec<Server>),
 }
 
 /// The session of one node.
 struct RedisSession {
-    link: Arc<Link>,
+    servers: Servers,
     prefix: Arc<str>,
     node: Node,
     warned_mute: AtomicBool,
@@ -105,7 +134,8 @@ struct Source {
 
 impl Redis {
     /// The server at this URL: `redis://[user:password@]host[:port][/db]`, or
-    /// `redis+unix:///path/to/socket[?db=0&user=…&pass=…]`.
+    /// `redis+unix:///path/to/socket[?db=0&user=…&pass=…]`. With the feature `redis-tls` also
+    /// `rediss://[user:password@]host[:port][/db]`; see `Redis::authority`.
     ///
     /// Only looks at the URL: the connection is made at first use.
     ///
@@ -113,39 +143,220 @@ impl Redis {
     ///
     /// [`ErrorKind::InvalidConfig`] if the URL cannot work. The message never repeats it, for it may hold a password.
     pub fn new(url: impl AsRef<str>) -> Result<Self, Error> {
-        const FORM: &str = "this is no URL of a Redis server: redis://[user:password@]host[:port][/db] is one, \
-                            and so is redis+unix:///path/to/socket";
-        let url = redis::parse_redis_url(url.as_ref()).ok_or_else(|| Error::config(FORM))?;
-        if matches!(url.scheme(), "rediss" | "valkeys") {
-            return Err(Error::config(
-                "TLS is not built in: a rediss:// URL cannot be used, make the client yourself and give it to Redis::from_client",
-            ));
-        }
-        let info = url
-            .into_connection_info()
-            .map_err(|_| Error::config(FORM))?;
-        let client = Client::open(info).map_err(|_| Error::config(FORM))?;
-        Ok(Self::from_client(client))
+        Ok(Self::at(Place::One(Server::of_url(url.as_ref())?)))
     }
 
-    /// The server of a client that you made: for TLS, or settings that no URL has.
+    /// The server of a client that you made, for settings that no URL has.
     ///
-    /// Its address and its credentials are used; protocol and TCP settings are chosen by this crate. The type is one of the
-    /// `redis` crate, version 1: the only place in this crate's interface where one appears.
+    /// Its address, its credentials and its TLS are used; protocol and TCP settings are chosen by this crate. The type is one of
+    /// the `redis` crate, version 1: the only place in this crate's interface where one appears.
     pub fn from_client(client: Client) -> Self {
-        let info = client.get_connection_info().clone();
-        let settings = info
-            .redis_settings()
-            .clone()
-            .set_protocol(ProtocolVersion::RESP3)
-            .set_skip_set_lib_name();
-        let info = info
-            .set_redis_settings(settings)
-            .set_tcp_settings(tcp_settings());
+        Self::at(Place::One(Server::of_client(client)))
+    }
+
+    /// The master that these sentinels watch under this name; wherever a failover puts it.
+    ///
+    /// A sentinel is `host:port`, or a URL (`redis://[user:password@]host:port`) with the sentinel's own credentials. Those for
+    /// the master are set by [`credentials`](Self::credentials), its database by [`database`](Self::database). With
+    /// `rediss://` sentinels and servers are all spoken to over TLS.
+    ///
+    /// ```
+    /// use tower_permit::{Coordinator, Redis};
+    ///
+    /// # fn main() -> Result<(), tower_permit::Error> {
+    /// let redis = Redis::sentinel(["10.0.0.1:26379", "10.0.0.2:26379", "10.0.0.3:26379"], "mymaster")?;
+    /// let permits = Coordinator::new(redis.credentials("permits", "secret").prefix("shop")?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # What it promises
+    ///
+    /// What [`Redis`] promises, and that a failover is followed: whenever the connection is lost, does not answer, or leads to a
+    /// server that is read-only, all sentinels are asked anew, and what most of them name is used if it says itself that it
+    /// is a master. Calls work again within 2 s of a promotion.
+    ///
+    /// Replication is asynchronous, so a failover can lose the last grants. Those who hold go on, and the new master may
+    /// grant the same again: at most `limit` more, for about a lease. Tokens still rise, since they follow the clock: as long
+    /// as that of the new master is not behind by more than the failover took.
+    ///
+    /// A master that was only cut off or paused, and comes back before it knows of its replacement, answers those who still
+    /// talk to it: until then both grant. Let it refuse to write alone:
+    ///
+    /// ```text
+    /// min-replicas-to-write 1
+    /// min-replicas-max-lag 1
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidConfig`] for no sentinel at all, one that is no address, or an empty name.
+    #[cfg(feature = "redis-sentinel")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "redis-sentinel")))]
+    pub fn sentinel<S: AsRef<str>>(
+        sentinels: impl IntoIterator<Item = S>,
+        master: impl Into<String>,
+    ) -> Result<Self, Error> {
+        let mut sentinels = Server::list(sentinels, "sentinel")?;
+        let master = master.into();
+        if master.is_empty() {
+            return Err(Error::config(
+                "sentinels know a master by its name, and this one is empty",
+            ));
+        }
+        let mut like = sentinels[0].clone();
+        like.forget_credentials();
+        // Sentinels do not know the newer protocol.
+        for sentinel in &mut sentinels {
+            sentinel.set(|settings| settings.set_protocol(ProtocolVersion::RESP2).set_db(0));
+        }
+        Ok(Self::at(Place::Sentinel {
+            master,
+            sentinels,
+            like,
+        }))
+    }
+
+    /// The cluster that these nodes belong to. One that answers is enough; it knows the others.
+    ///
+    /// A node is `host:port`, or a URL (`redis://[user:password@]host:port`). The credentials of the first URL are used
+    /// for every node, and with `rediss://` all are spoken to over TLS.
+    ///
+    /// ```
+    /// use tower_permit::{Coordinator, Redis};
+    ///
+    /// # fn main() -> Result<(), tower_permit::Error> {
+    /// let redis = Redis::cluster(["10.0.0.1:6379", "10.0.0.2:6379"])?;
+    /// let permits = Coordinator::new(redis.credentials("permits", "secret").prefix("shop")?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// A user with [few rights](Redis#rights) needs `+cluster|slots` too (before Redis 7: `+cluster`), on every node: access
+    /// control lists are not shared by the nodes.
+    ///
+    /// # What it promises
+    ///
+    /// What [`Redis`] promises, name by name: all keys of a name are in one slot, and names are spread over the nodes. Slots
+    /// that moved and masters that were replaced are followed within each call's time; what the cluster refused is
+    /// sent again, what it may have carried out is not.
+    ///
+    /// While a slot is on its way to another node, neither node answers for a name that has not all of its three keys
+    /// (`TRYAGAIN`): that is each name for which nobody waits. Who comes waits, and a permit is lost if the slot is on its way for
+    /// longer than its lease. Move slots one after another; where the cluster can move them at one stroke (atomic slot
+    /// migration), there is no such time.
+    ///
+    /// A failover can lose the last grants, as behind sentinels: at most `limit` more, for about a lease, of the
+    /// names of that master. Nobody is asked in vain for longer than the cluster takes to promote a replica
+    /// (`cluster-node-timeout`, and about a second). A master that is cut off from the majority stops answering after
+    /// `cluster-node-timeout`; `min-replicas-to-write 1` and `min-replicas-max-lag 1` let it stop sooner.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidConfig`] for no node at all, one that is no address, or a database other than 0.
+    #[cfg(feature = "redis-cluster")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "redis-cluster")))]
+    pub fn cluster<S: AsRef<str>>(nodes: impl IntoIterator<Item = S>) -> Result<Self, Error> {
+        let mut nodes = Server::list(nodes, "node of a cluster")?;
+        let first = nodes.iter().find(|node| node.has_credentials());
+        let settings = first.unwrap_or(&nodes[0]).info().redis_settings().clone();
+        for node in &mut nodes {
+            if node.info().redis_settings().db() != 0 {
+                return Err(Error::config("a cluster has no database other than 0"));
+            }
+            node.set(|_| settings.clone());
+        }
+        Ok(Self::at(Place::Cluster(nodes)))
+    }
+
+    fn at(place: Place) -> Self {
         Self {
-            client: Client::open(info).unwrap_or(client),
+            place,
             prefix: PREFIX.into(),
         }
+    }
+
+    /// The user and the password at the server, instead of those in the URL. An empty user is the default one.
+    ///
+    /// With Sentinel: at the master, not at the sentinels.
+    pub fn credentials(mut self, user: impl AsRef<str>, password: impl AsRef<str>) -> Self {
+        for server in self.place.servers() {
+            server.be(user.as_ref(), password.as_ref());
+        }
+        self
+    }
+
+    /// The user and the password at the sentinels.
+    #[cfg(feature = "redis-sentinel")]
+    fn at_sentinels(mut self, user: &str, password: &str) -> Self {
+        if let Place::Sentinel { sentinels, .. } = &mut self.place {
+            for sentinel in sentinels {
+                sentinel.be(user, password);
+            }
+        }
+        self
+    }
+
+    /// The database, instead of the one in the URL.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidConfig`] for one other than 0 in a cluster.
+    pub fn database(mut self, number: u32) -> Result<Self, Error> {
+        #[cfg(feature = "redis-cluster")]
+        if number != 0 && matches!(self.place, Place::Cluster(_)) {
+            return Err(Error::config("a cluster has no database other than 0"));
+        }
+        for server in self.place.servers() {
+            server.set(|settings| settings.set_db(number.into()));
+        }
+        Ok(self)
+    }
+
+    /// The authorities, as certificates in PEM form, that sign the servers' certificates. No others are trusted then; if this is
+    /// not called, those that the system trusts.
+    ///
+    /// ```no_run
+    /// use tower_permit::Redis;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let redis = Redis::new("rediss://redis.example:6380")?
+    ///     .authority(std::fs::read("ca.pem")?)?
+    ///     .client_certificate(std::fs::read("me.pem")?, std::fs::read("me.key")?)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// TLS is that of `rustls` with `ring`, whatever other provider is in the program: nothing is chosen for the whole
+    /// process. A server's certificate is always checked, its name too: with Sentinel and Cluster that is the address that the
+    /// sentinels or nodes tell (`replica-announce-ip`, `cluster-announce-hostname`).
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidConfig`] if there is no certificate in it, or the URL is not `rediss://`.
+    #[cfg(feature = "redis-tls")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "redis-tls")))]
+    pub fn authority(mut self, pem: impl AsRef<[u8]>) -> Result<Self, Error> {
+        self.place.tls(|tls| tls.trust(pem.as_ref()))?;
+        Ok(self)
+    }
+
+    /// Shows a certificate (PEM, with those between it and its authority) to servers that want one; and its private key (PEM).
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidConfig`] if they cannot be read or do not belong together, or the URL is not `rediss://`. The message
+    /// shows nothing of the key.
+    #[cfg(feature = "redis-tls")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "redis-tls")))]
+    pub fn client_certificate(
+        mut self,
+        chain: impl AsRef<[u8]>,
+        key: impl AsRef<[u8]>,
+    ) -> Result<Self, Error> {
+        self.place
+            .tls(|tls| tls.identify(chain.as_ref(), key.as_ref()))?;
+        Ok(self)
     }
 
     /// What every key and every channel starts with, before a colon. `permit` if not set.
@@ -169,9 +380,8 @@ impl Redis {
 
 impl fmt::Debug for Redis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let server = self.client.get_connection_info().addr().to_string();
         f.debug_struct("Redis")
-            .field("server", &server)
+            .field("server", &self.place.name())
             .field("prefix", &self.prefix)
             .finish()
     }
@@ -182,8 +392,22 @@ impl Backend for Redis {}
 impl Open for Redis {
     fn open(self, node: Node, events: Events) -> Arc<dyn Session> {
         let inbox = wire::inbox(&self.prefix, node.as_str());
+        let servers = match self.place {
+            Place::One(server) => Servers::One(Link::new(Target::Server(server), inbox, events)),
+            #[cfg(feature = "redis-sentinel")]
+            Place::Sentinel {
+                master,
+                sentinels,
+                like,
+            } => {
+                let master = sentinel::Master::new(master, sentinels, like);
+                Servers::One(Link::new(Target::Master(master), inbox, events))
+            }
+            #[cfg(feature = "redis-cluster")]
+            Place::Cluster(nodes) => Servers::Cluster(cluster::Cluster::new(nodes, inbox, events)),
+        };
         Arc::new(RedisSession {
-            link: Link::new(self.client, inbox, events),
+            servers,
             prefix: self.prefix,
             node,
             warned_mute: AtomicBool::new(false),
@@ -191,17 +415,59 @@ impl Open for Redis {
     }
 }
 
-/// Small messages go out at once, and a peer that vanished is noticed.
-fn tcp_settings() -> TcpSettings {
-    let keepalive = TcpKeepalive::new()
-        .with_time(Duration::from_secs(5))
-        .with_interval(Duration::from_secs(2));
-    let settings = TcpSettings::default()
-        .set_nodelay(true)
-        .set_keepalive(keepalive);
-    #[cfg(any(target_os = "android", target_os = "fuchsia", target_os = "linux"))]
-    let settings = settings.set_user_timeout(Duration::from_secs(2));
-    settings
+// === impl Place ===
+
+impl Place {
+    fn name(&self) -> String {
+        match self {
+            Self::One(server) => server.name(),
+            #[cfg(feature = "redis-sentinel")]
+            Self::Sentinel {
+                master,
+                sentinels,
+                like,
+            } => sentinel::Master::new(master.clone(), sentinels.clone(), like.clone()).name(),
+            #[cfg(feature = "redis-cluster")]
+            Self::Cluster(nodes) => Server::names(nodes),
+        }
+    }
+
+    /// Those who keep permits.
+    fn servers(&mut self) -> Vec<&mut Server> {
+        match self {
+            Self::One(server) => vec![server],
+            #[cfg(feature = "redis-sentinel")]
+            Self::Sentinel { like, .. } => vec![like],
+            #[cfg(feature = "redis-cluster")]
+            Self::Cluster(nodes) => nodes.iter_mut().collect(),
+        }
+    }
+
+    /// Sentinels too.
+    #[cfg(feature = "redis-tls")]
+    fn everybody(&mut self) -> Vec<&mut Server> {
+        match self {
+            #[cfg(feature = "redis-sentinel")]
+            Self::Sentinel {
+                sentinels, like, ..
+            } => sentinels.iter_mut().chain([like]).collect(),
+            _ => self.servers(),
+        }
+    }
+
+    /// The same TLS for all.
+    #[cfg(feature = "redis-tls")]
+    fn tls(&mut self, set: impl FnOnce(&mut tls::Tls) -> Result<(), Error>) -> Result<(), Error> {
+        let plain = || Error::config("this needs TLS, that is a rediss:// URL");
+        let mut tls = self.servers()[0].tls().ok_or_else(plain)?.clone();
+        set(&mut tls)?;
+        for server in self.everybody() {
+            if let Some(old) = server.tls() {
+                *old = tls.clone();
+            }
+        }
+        Ok(())
+    }
 }
 
 // === impl RedisSession ===
@@ -210,45 +476,51 @@ impl RedisSession {
     /// Runs a script, by its hash if the server knows it.
     async fn run(
         &self,
+        spot: Spot,
         source: &Source,
         args: impl Fn(&mut Cmd),
     ) -> Result<Result<Value, RedisError>, Error> {
         let mut command = redis::cmd("EVALSHA");
         command.arg(&source.hash);
         args(&mut command);
-        match self.link.try_send(&command).await? {
+        match self.servers.try_send(spot, &command).await? {
             Err(error) if wire::is_script_missing(&error) => {}
             answer => return Ok(answer),
         }
         let mut command = redis::cmd("EVAL");
         command.arg(source.code);
         args(&mut command);
-        self.link.try_send(&command).await
+        self.servers.try_send(spot, &command).await
+    }
+
+    async fn send(&self, spot: Spot, command: &Cmd) -> Result<Value, Error> {
+        self.in_words(self.servers.try_send(spot, command).await?)
     }
 
     fn in_words(&self, answer: Result<Value, RedisError>) -> Result<Value, Error> {
-        answer.map_err(|error| wire::error(&error, self.link.server()))
+        answer.map_err(|error| wire::error(&error, self.servers.name()))
     }
 
     async fn say(&self, call: &Call) -> Result<Reply, Error> {
+        let spot = Spot::of_call(call);
         let args = |command: &mut Cmd| wire::add_call(command, &self.prefix, &self.node, call);
-        let mut value = self.run(&EXCHANGE, args).await?;
+        let mut value = self.run(spot, &EXCHANGE, args).await?;
         // An idle connection often shows only now that it has ended. Said twice is as good as once: the number is the same.
         // Except for a ticket that leaves: whether it held is answered once only, and the gate has to know of the first time.
         if call.leave.is_empty() && matches!(&value, Err(error) if error.is_connection_dropped()) {
-            value = self.run(&EXCHANGE, args).await?;
+            value = self.run(spot, &EXCHANGE, args).await?;
         }
         let value = self.in_words(value)?;
-        let answer = wire::answer(value).ok_or_else(|| wire::nonsense(self.link.server()))?;
-        self.warn_if_mute(answer.mute);
+        let answer = wire::answer(value).ok_or_else(|| wire::nonsense(self.servers.name()))?;
+        self.warn_if_mute(spot, answer.mute);
         let mut reply = answer.reply;
         if let Reply::Done(outcome) = &mut reply
             && !fits(outcome, call)
         {
-            return Err(wire::nonsense(self.link.server()));
+            return Err(wire::nonsense(self.servers.name()));
         }
         if let Reply::Done(Outcome { look_again, .. }) = &mut reply
-            && self.link.is_deaf()
+            && self.servers.is_deaf(spot)
         {
             *look_again = look_again.map(|time| time.min(POLL));
         }
@@ -257,30 +529,37 @@ impl RedisSession {
 
     async fn look(&self, queue: &Queue) -> Result<Inspection, Error> {
         let value = self
-            .run(&INSPECT, |command| {
+            .run(Spot::of(queue, ASKED_AGAIN), &INSPECT, |command| {
                 wire::add_inspection(command, &self.prefix, queue);
             })
             .await?;
         let value = self.in_words(value)?;
-        wire::inspection(value).ok_or_else(|| wire::nonsense(self.link.server()))
+        wire::inspection(value).ok_or_else(|| wire::nonsense(self.servers.name()))
     }
 
     async fn take_out(&self, queue: &Queue, ticket: &str) -> Result<bool, Error> {
         let value = self
-            .run(&EXCHANGE, |command| {
+            .run(Spot::of(queue, ASKED_AGAIN), &EXCHANGE, |command| {
                 wire::add_eviction(command, &self.prefix, queue, ticket);
             })
             .await?;
         let value = self.in_words(value)?;
-        let answer = wire::answer(value).ok_or_else(|| wire::nonsense(self.link.server()))?;
-        self.warn_if_mute(answer.mute);
+        let answer = wire::answer(value).ok_or_else(|| wire::nonsense(self.servers.name()))?;
+        self.warn_if_mute(Spot::of(queue, ASKED_AGAIN), answer.mute);
         Ok(answer.was_there.first().copied().unwrap_or(false))
     }
 
     async fn try_everything(&self) -> Result<(), Error> {
-        self.look_at_version().await?;
-        let queue = Queue::limit(format!("check:{}", self.node.as_str()).as_bytes())?;
-        self.look_at_rights(&queue).await?;
+        for queue in self.servers.queues_to_check(&self.node).await? {
+            self.try_everything_with(&queue).await?;
+        }
+        Ok(())
+    }
+
+    async fn try_everything_with(&self, queue: &Queue) -> Result<(), Error> {
+        let spot = Spot::of(queue, ASKED_AGAIN);
+        self.look_at_version(spot).await?;
+        self.look_at_rights(spot, queue).await?;
         // Two tickets and one permit: one holds, the other waits, is granted, and goes.
         let call = |number: u64, leave: &[u64], keep: &[u64], enter: &[u64]| Call {
             queue: queue.clone(),
@@ -295,7 +574,7 @@ impl RedisSession {
         let number = rand::random_range(1..1 << 30) * 4;
         let (first, second) = (number, number + 1);
         self.say(&call(number, &[], &[], &[first, second])).await?;
-        self.look(&queue).await?;
+        self.look(queue).await?;
         let answer = self
             .say(&call(number + 1, &[first], &[first], &[second]))
             .await?;
@@ -303,22 +582,22 @@ impl RedisSession {
             if matches!(outcome.entered.as_slice(), [State::Held { .. }]));
         self.say(&call(number + 2, &[second], &[], &[])).await?;
         if !granted {
-            return Err(wire::nonsense(self.link.server()));
+            return Err(wire::nonsense(self.servers.name()));
         }
-        let keys = wire::Keys::new(&self.prefix, &queue);
+        let keys = wire::Keys::new(&self.prefix, queue);
         let forget = redis::cmd("HDEL")
             .arg(keys.meta())
             .arg("state")
             .arg(self.node.as_str())
             .clone();
-        self.link.send(&forget).await?;
-        self.look_at_channel().await?;
-        self.look_at_eviction().await;
+        self.send(spot, &forget).await?;
+        self.look_at_channel(spot).await?;
+        self.look_at_eviction(spot).await;
         Ok(())
     }
 
-    async fn look_at_version(&self) -> Result<(), Error> {
-        let hello = self.link.send(&redis::cmd("HELLO")).await?;
+    async fn look_at_version(&self, spot: Spot) -> Result<(), Error> {
+        let hello = self.send(spot, &redis::cmd("HELLO")).await?;
         let Some(version) = wire::field(&hello, "version") else {
             return Ok(());
         };
@@ -328,7 +607,7 @@ impl RedisSession {
                 ErrorKind::Incompatible,
                 format!(
                     "Redis at {} is version {version}: {}.{} is the oldest that will do",
-                    self.link.server(),
+                    self.servers.name(),
                     OLDEST.0,
                     OLDEST.1
                 ),
@@ -339,15 +618,15 @@ impl RedisSession {
     }
 
     /// Each command on its own: inside a script the server does not say which one it refused.
-    async fn look_at_rights(&self, queue: &Queue) -> Result<(), Error> {
+    async fn look_at_rights(&self, spot: Spot, queue: &Queue) -> Result<(), Error> {
         let mut missing = BTreeSet::new();
         for command in wire::Keys::new(&self.prefix, queue).every_command() {
-            match self.link.try_send(&command).await? {
+            match self.servers.try_send(spot, &command).await? {
                 Err(error) if wire::is_denied(&error) => {
                     missing.insert(format!("+{}", wire::name(&command)));
                 }
                 Err(error) if error.is_io_error() => {
-                    return Err(wire::error(&error, self.link.server()));
+                    return Err(wire::error(&error, self.servers.name()));
                 }
                 // Anything else will show in the script, or does not matter there.
                 _ => {}
@@ -361,65 +640,68 @@ impl RedisSession {
             ErrorKind::Denied,
             format!(
                 "Redis at {} does not give us all rights to the keys {}:*, these are missing: {missing}",
-                self.link.server(),
+                self.servers.name(),
                 self.prefix
             ),
         ))
     }
 
-    async fn look_at_channel(&self) -> Result<(), Error> {
-        let inbox = self.link.inbox();
+    async fn look_at_channel(&self, spot: Spot) -> Result<(), Error> {
+        let inbox = wire::inbox(&self.prefix, self.node.as_str());
         let missing = |right: &str| {
             Error::new(
                 ErrorKind::Denied,
                 format!(
                     "Redis at {} does not let us {right} on the channel {inbox}: permits work, but whoever waits has to poll",
-                    self.link.server()
+                    self.servers.name()
                 ),
             )
         };
-        if self.link.is_deaf() {
+        if self.servers.is_deaf(spot) {
             return Err(missing("SUBSCRIBE"));
         }
         match self
-            .link
-            .try_send(redis::cmd("PUBLISH").arg(inbox).arg(""))
+            .servers
+            .try_send(spot, redis::cmd("PUBLISH").arg(&inbox).arg(""))
             .await?
         {
             Ok(_) => Ok(()),
             Err(error) if wire::is_denied(&error) => Err(missing("PUBLISH")),
-            Err(error) => Err(wire::error(&error, self.link.server())),
+            Err(error) => Err(wire::error(&error, self.servers.name())),
         }
     }
 
     /// Managed servers often do not let us see the policy: then we say nothing.
-    async fn look_at_eviction(&self) {
+    async fn look_at_eviction(&self, spot: Spot) {
         let config = redis::cmd("CONFIG")
             .arg("GET")
             .arg("maxmemory-policy")
             .clone();
         let mut policy = None;
-        if let Ok(Ok(value)) = self.link.try_send(&config).await {
+        if let Ok(Ok(value)) = self.servers.try_send(spot, &config).await {
             policy = wire::field(&value, "maxmemory-policy");
         }
         if policy.is_none()
-            && let Ok(Ok(value)) = self.link.try_send(redis::cmd("INFO").arg("memory")).await
+            && let Ok(Ok(value)) = self
+                .servers
+                .try_send(spot, redis::cmd("INFO").arg("memory"))
+                .await
         {
             policy = wire::info(&value, "maxmemory_policy");
         }
         if let Some(policy) = policy.filter(|policy| policy != "noeviction") {
             tracing::warn!(
-                server = &**self.link.server(),
+                server = &**self.servers.name(),
                 "Redis evicts keys when its memory is full (maxmemory-policy {policy}): permits can be lost then. Set it to noeviction",
             );
         }
     }
 
-    fn warn_if_mute(&self, mute: bool) {
+    fn warn_if_mute(&self, spot: Spot, mute: bool) {
         // Who may not listen either has been told already that waiting polls.
-        if mute && !self.link.is_deaf() && !self.warned_mute.swap(true, Ordering::Relaxed) {
+        if mute && !self.servers.is_deaf(spot) && !self.warned_mute.swap(true, Ordering::Relaxed) {
             tracing::warn!(
-                server = &**self.link.server(),
+                server = &**self.servers.name(),
                 "Redis does not let us PUBLISH on the channels {}*: whoever waits polls instead",
                 wire::inbox(&self.prefix, ""),
             );
@@ -433,10 +715,7 @@ impl RedisSession {
     ) -> Result<T, Error> {
         match tokio::time::timeout(time, work).await {
             Ok(result) => result,
-            Err(_) => Err(Error::new(
-                ErrorKind::Unavailable,
-                format!("Redis at {} does not answer", self.link.server()),
-            )),
+            Err(_) => Err(wire::no_answer(self.servers.name())),
         }
     }
 }

@@ -2,9 +2,15 @@
 
 mod builder;
 mod clock;
+#[cfg(feature = "redis-cluster")]
+mod cluster;
 mod connection;
 mod rights;
 mod script;
+#[cfg(feature = "redis-sentinel")]
+mod sentinel;
+#[cfg(feature = "redis-tls")]
+mod tls;
 
 use super::*;
 use crate::backend::support::redis::{Answer, RedisServer};

@@ -1,5 +1,7 @@
 //! What goes over the wire: scripts and their arguments, answers, pushes, and errors in plain words.
 
+#[cfg(feature = "redis-cluster")]
+use super::cluster::{Address, Map};
 use crate::backend::{Call, Event, Grant, Inspection, Outcome, Reply, State, TicketInfo};
 use crate::error::{Error, ErrorKind};
 use crate::name::{Node, Queue};
@@ -40,6 +42,11 @@ impl Keys {
 
     pub(super) fn meta(&self) -> &str {
         &self.meta
+    }
+
+    #[cfg(all(test, feature = "redis-cluster"))]
+    pub(super) fn all(&self) -> [&str; 3] {
+        [&self.permits, &self.queue, &self.meta]
     }
 
     /// Every command that the scripts use on keys, harmless to keys that nobody else uses. The last ones tidy up.
@@ -310,11 +317,97 @@ pub(super) fn info(value: &Value, name: &str) -> Option<String> {
     })
 }
 
+/// Host and port, as a sentinel tells them.
+#[cfg(feature = "redis-sentinel")]
+pub(super) fn address(value: &Value) -> Option<(String, u16)> {
+    let Value::Array(items) = value else {
+        return None;
+    };
+    let [host, port] = items.as_slice() else {
+        return None;
+    };
+    Some((text_of(host.clone())?, text_of(port.clone())?.parse().ok()?))
+}
+
+/// An answer to CLUSTER SLOTS. A node that does not know its own host means the one it was asked at.
+#[cfg(feature = "redis-cluster")]
+pub(super) fn map(value: Value, asked: &str) -> Option<Map> {
+    let Value::Array(ranges) = value else {
+        return None;
+    };
+    let mut map = Map::default();
+    for range in ranges {
+        let Value::Array(items) = range else {
+            return None;
+        };
+        let mut items = items.into_iter();
+        let first = int(items.next()?)?.try_into().ok()?;
+        let last = int(items.next()?)?.try_into().ok()?;
+        let mut nodes = items.map(|node| {
+            let Value::Array(node) = node else {
+                return None;
+            };
+            let mut node = node.into_iter();
+            let host = match node.next()? {
+                Value::Nil => String::new(),
+                host => text_of(host)?,
+            };
+            let port = int(node.next()?)?.try_into().ok()?;
+            let host = match host.as_str() {
+                "" | "?" => asked.to_owned(),
+                _ => host,
+            };
+            Some((host, port))
+        });
+        map.ranges.push((first, last, nodes.next()??));
+        map.replicas.extend(nodes.flatten());
+    }
+    Some(map)
+}
+
+/// A node of a cluster has not carried a command out: what to do instead.
+#[cfg(feature = "redis-cluster")]
+pub(super) enum Turn {
+    Moved(Address),
+    Ask(Address),
+    Wait,
+}
+
+#[cfg(feature = "redis-cluster")]
+pub(super) fn turn(error: &RedisError) -> Option<Turn> {
+    use redis::ErrorKind::Server;
+    let address = || {
+        let (host, port) = error.redirect_node()?.0.rsplit_once(':')?;
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        let known = !host.is_empty() && host != "?";
+        known.then(|| Some((host.to_owned(), port.parse().ok()?)))?
+    };
+    match error.kind() {
+        Server(ServerErrorKind::Moved) => Some(address().map_or(Turn::Wait, Turn::Moved)),
+        Server(ServerErrorKind::Ask) => Some(address().map_or(Turn::Wait, Turn::Ask)),
+        Server(
+            ServerErrorKind::TryAgain
+            | ServerErrorKind::ClusterDown
+            | ServerErrorKind::MasterDown
+            | ServerErrorKind::BusyLoading
+            | ServerErrorKind::ReadOnly,
+        ) => Some(Turn::Wait),
+        _ => None,
+    }
+}
+
 /// An answer that makes no sense: somebody else's server, or a proxy.
 pub(super) fn nonsense(server: &str) -> Error {
     Error::new(
         ErrorKind::Incompatible,
         format!("Redis at {server} answered what this version does not understand"),
+    )
+}
+
+pub(super) fn no_answer(server: &str) -> Error {
+    Error::new(
+        ErrorKind::Unavailable,
+        format!("Redis at {server} does not answer"),
     )
 }
 
@@ -340,6 +433,13 @@ pub(super) fn error(error: &RedisError, server: &str) -> Error {
         (
             ErrorKind::Denied,
             format!("Redis at {server} refuses us: {text}{hint}"),
+        )
+    } else if error.redirect_node().is_some() {
+        (
+            ErrorKind::Incompatible,
+            format!(
+                "Redis at {server} is a node of a cluster: Redis::cluster is for those ({text})"
+            ),
         )
     } else if error.kind() == redis::ErrorKind::RESP3NotSupported {
         (
@@ -413,6 +513,8 @@ fn is_passing(error: &RedisError, text: &str) -> bool {
         "NOREPLICAS",
         "max number of clients",
         "UNKILLABLE",
+        // The slot moved away while a script ran.
+        "non local key",
     ];
     matches!(
         error.kind(),

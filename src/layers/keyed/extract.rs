@@ -57,7 +57,8 @@ pub fn header(name: HeaderName) -> Header {
 }
 
 /// The key is the value of this parameter of the query, decoded as a form is: `%37` is `7`, and a plus sign is a space.
-/// If there are several of the name, the first.
+/// If there are several of the name, the first; a service that goes by the last, as a map of the parameters does, should
+/// refuse such a request, or the key is not that of what it does.
 pub fn query(name: impl Into<Cow<'static, str>>) -> Query {
     Query { name: name.into() }
 }

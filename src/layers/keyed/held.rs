@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 /// The keys that a request holds, in its extensions: for handlers that want their token, and for background work.
 ///
-/// Each keyed layer that a request passes adds its own. Holding this holds nothing.
+/// Each keyed layer that a request passes adds its own. It is there, and may be empty, also if the request has no key or the
+/// layer is disabled. Holding this holds nothing.
 ///
 /// ```
 /// use axum::{Extension, Router, routing::post};
@@ -43,6 +44,14 @@ pub struct HeldKey {
 // === impl HeldKeys ===
 
 impl HeldKeys {
+    /// Those of a request, to be added to. Always there, but the compiler does not know that.
+    pub(super) fn of(extensions: &mut http::Extensions) -> Option<&mut Self> {
+        if extensions.get::<Self>().is_none() {
+            extensions.insert(Self::default());
+        }
+        extensions.get_mut()
+    }
+
     /// All of them, in the order in which they were taken.
     pub fn iter(&self) -> impl Iterator<Item = &HeldKey> {
         self.keys.iter()
@@ -60,15 +69,15 @@ impl HeldKeys {
             let queue = key.queue(held.queue.kind(), layer);
             queue.is_ok_and(|queue| queue == held.queue)
         };
-        self.of(layer).find(is)
+        self.by(layer).find(is)
     }
 
     /// The fencing token of the keyed mutex of this name. The first one, if the request holds several keys of it.
     pub fn token(&self, layer: &str) -> Option<u64> {
-        self.of(layer).find_map(HeldKey::token)
+        self.by(layer).find_map(HeldKey::token)
     }
 
-    fn of(&self, layer: &str) -> impl Iterator<Item = &HeldKey> {
+    fn by(&self, layer: &str) -> impl Iterator<Item = &HeldKey> {
         self.keys.iter().filter(move |held| &*held.layer == layer)
     }
 
@@ -78,7 +87,10 @@ impl HeldKeys {
         held.filter_map(HeldKey::keep)
     }
 
+    /// One more. What was held of the same queue and is not any more gives way to it: its token is an old one.
     pub(super) fn push(&mut self, layer: &Arc<str>, permit: &Permit, token: Option<u64>) {
+        let gone = |held: &HeldKey| held.queue == *permit.queue() && held.keep().is_none();
+        self.keys.retain(|held| !gone(held));
         self.keys.push(HeldKey {
             layer: Arc::clone(layer),
             queue: permit.queue().clone(),
@@ -108,7 +120,8 @@ impl HeldKey {
     }
 
     /// Holds the key beyond the response, for background work and upgraded connections: it is given back when the request
-    /// and the last such permit are done with it. `None` if it has been given back or lost already.
+    /// and the last such permit are done with it; in any case after the layer's [`max_hold`](super::KeyedLayer::max_hold),
+    /// counted from when the request got it. `None` if it has been given back or lost already.
     pub fn keep(&self) -> Option<Permit> {
         self.handle.keep()
     }

@@ -239,6 +239,10 @@ impl<M, K, H, R> KeyedLayer<M, K, H, R> {
     ///
     /// When the backend does not answer or refuses; [`InvalidKey`](crate::ErrorKind::InvalidKey) for a key that is too long
     /// or not one name.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future changes nothing.
     pub async fn inspect(&self, key: impl Into<Key>) -> Result<Inspection, Error> {
         self.line.inspect(&key.into()).await
     }
@@ -249,6 +253,10 @@ impl<M, K, H, R> KeyedLayer<M, K, H, R> {
     /// # Errors
     ///
     /// As [`inspect`](Self::inspect).
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped before its end, the ticket may be out or not.
     pub async fn evict(&self, key: impl Into<Key>, ticket: &str) -> Result<bool, Error> {
         self.line.evict(&key.into(), ticket).await
     }

@@ -136,12 +136,9 @@ impl Line {
             Kind::Mutex => permit.token(),
             Kind::Limit => None,
         };
-        if let Some(held) = extensions.get_mut::<HeldKeys>() {
-            return held.push(&self.name, permit, token);
+        if let Some(held) = HeldKeys::of(extensions) {
+            held.push(&self.name, permit, token);
         }
-        let mut held = HeldKeys::default();
-        held.push(&self.name, permit, token);
-        extensions.insert(held);
     }
 }
 
@@ -198,7 +195,8 @@ impl Entry {
                     self.wait = None;
                     match outcome {
                         Ok(permit) if permit.claim() => Some(permit),
-                        // Granted so long ago that it went back before anybody polled: from the end of the line again.
+                        // Granted so long ago that it went back, or was lost, before anybody polled: from the end of the line
+                        // again.
                         Ok(_gone_back) => continue,
                         Err(error) if settings.allows(&error) => None,
                         Err(error) => return Poll::Ready(Err(about(wanted, error))),

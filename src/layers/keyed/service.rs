@@ -1,4 +1,5 @@
 use super::future::ResponseFuture;
+use super::held::HeldKeys;
 use super::key::KeyExtractor;
 use super::layer::{Exclusive, Limited, OnMissingKey};
 use super::line::{Entry, Line};
@@ -114,13 +115,17 @@ where
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Req) -> Self::Future {
+    fn call(&mut self, mut request: Req) -> Self::Future {
         let protocol = R::protocol(&request);
         let settings = self.choices.settings;
         let entry = match self.enter(&request) {
             Ok(entry) => entry,
             Err(error) => return ResponseFuture::refused(error, settings, protocol),
         };
+        if let Some(extensions) = K::extensions(&mut request) {
+            // A handler that takes them finds them, whether or not there is anything to hold.
+            let _ = HeldKeys::of(extensions);
+        }
         let inner = self.inner.clone();
         match entry {
             Some(entry) => {

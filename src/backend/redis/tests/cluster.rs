@@ -1,0 +1,276 @@
+//! Clusters. What happens under load is in `tests/places`.
+
+use super::*;
+use crate::backend::redis::cluster::slot;
+use crate::backend::redis::wire::Keys;
+use crate::backend::support::cluster::RedisCluster;
+use proptest::prelude::*;
+
+fn redis(cluster: &RedisCluster) -> Redis {
+    let redis = Redis::cluster(&cluster.addresses()[..1]).unwrap();
+    redis.prefix("shop").unwrap()
+}
+
+/// A queue at this node.
+fn queue_at(cluster: &RedisCluster, port: u16) -> Queue {
+    let at = |queue: &Queue| {
+        let key = format!("shop:limit:{{{}}}", queue.name());
+        cluster.master_of(&key).port() == port
+    };
+    let queues = (0..).map(|number: u32| Queue::limit(number.to_string().as_bytes()).unwrap());
+    queues.into_iter().find(at).unwrap()
+}
+
+async fn enter(peer: &Peer, queue: &Queue, ticket: u64) -> Result<Outcome, Error> {
+    let (queue, enter) = (queue.clone(), vec![ticket]);
+    let call = Call {
+        queue,
+        enter,
+        ..peer.call()
+    };
+    peer.say(call).await
+}
+
+/// The same slot as the server reckons, for all keys of any name.
+#[test]
+fn all_keys_of_a_name_are_in_one_slot() {
+    let server = RedisServer::start_with(&["--cluster-enabled", "yes", "--cluster-port", "{bus}"]);
+    let same = |name: &[u8]| {
+        for queue in [Queue::limit(name).unwrap(), Queue::mutex(name).unwrap()] {
+            for key in Keys::new("a:b", &queue).all() {
+                let theirs = server.command(&["CLUSTER", "KEYSLOT", key]).int();
+                assert_eq!(theirs, i64::from(slot(&queue)), "{key}");
+            }
+        }
+    };
+    for name in ["", "a", "{a}", "}{", "{}", "ü", "a:queue", "a b\r\n\0"] {
+        same(name.as_bytes());
+    }
+    same(&[b'x'; 60_000]);
+    let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig::with_cases(100));
+    let names = proptest::collection::vec(any::<u8>(), 0..200);
+    runner
+        .run(&names, |name| {
+            same(&name);
+            Ok(())
+        })
+        .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn names_are_at_their_nodes_and_pushes_come_once() {
+    let cluster = RedisCluster::start(3, false);
+    let (a, mut b) = (Peer::of(redis(&cluster)), Peer::of(redis(&cluster)));
+    a.session.check().await.unwrap();
+    for node in &cluster.nodes {
+        assert_eq!(node.command(&["DBSIZE"]).int(), 0);
+    }
+    let queues: Vec<_> = cluster
+        .nodes
+        .iter()
+        .map(|node| queue_at(&cluster, node.port()))
+        .collect();
+    // Each process has a link to each node, and each node hands on what is pushed.
+    for round in 0..3 {
+        for (queue, node) in queues.iter().zip(&cluster.nodes) {
+            assert_eq!(plain(&enter(&a, queue, round).await.unwrap().entered), HELD);
+            assert_eq!(enter(&b, queue, round).await.unwrap().entered, WAITING);
+            assert!(node.command(&["DBSIZE"]).int() >= 3);
+            while b.events.try_recv().is_ok() {}
+            let leave = Call {
+                queue: queue.clone(),
+                leave: vec![round],
+                ..a.call()
+            };
+            a.say(leave).await.unwrap();
+            assert_eq!(b.granted().await.ticket, round);
+            sleep(Duration::from_millis(30)).await;
+            let again: Vec<_> = std::iter::from_fn(|| b.events.try_recv().ok()).collect();
+            assert!(
+                !again.iter().any(|e| matches!(e, Event::Granted { .. })),
+                "{again:?}"
+            );
+            let leave = Call {
+                queue: queue.clone(),
+                leave: vec![round],
+                ..b.call()
+            };
+            b.say(leave).await.unwrap();
+        }
+    }
+}
+
+/// With all its keys a name is followed from node to node. While one does not exist, as when nobody waits, neither node answers.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slot_on_its_way_is_followed() {
+    let cluster = RedisCluster::start(3, false);
+    let (a, mut b) = (Peer::of(redis(&cluster)), Peer::of(redis(&cluster)));
+    let (from, to) = (&cluster.nodes[0], &cluster.nodes[1]);
+    let queue = queue_at(&cluster, from.port());
+    let leave = async |peer: &Peer| {
+        let call = Call {
+            queue: queue.clone(),
+            leave: vec![1],
+            ..peer.call()
+        };
+        peer.say(call).await.unwrap();
+    };
+    let meanwhile = async |from: &RedisServer, to: &RedisServer| {
+        let half_way = Duration::from_millis(900);
+        std::thread::scope(|scope| {
+            let moving = scope.spawn(|| cluster.move_slot(slot(&queue), from, to, half_way));
+            let said = tokio::task::block_in_place(|| {
+                tokio::runtime::Handle::current().block_on(async {
+                    sleep(half_way / 3).await;
+                    let start = Instant::now();
+                    let said = enter(&a, &queue, 1).await;
+                    assert!(start.elapsed() < Duration::from_millis(500));
+                    said
+                })
+            });
+            assert!(!moving.is_finished());
+            moving.join().unwrap();
+            said
+        })
+    };
+    let held = enter(&a, &queue, 1).await.unwrap().entered;
+    assert_eq!(enter(&b, &queue, 1).await.unwrap().entered, WAITING);
+    assert_eq!(meanwhile(from, to).await.unwrap().entered, held);
+    assert_eq!(enter(&a, &queue, 1).await.unwrap().entered, held);
+    assert_eq!(enter(&b, &queue, 1).await.unwrap().entered, WAITING);
+    leave(&a).await;
+    assert_eq!(b.granted().await.ticket, 1, "pushed by the new node");
+    let next = enter(&b, &queue, 1).await.unwrap().entered;
+    assert!(token(&next) > token(&held));
+
+    leave(&b).await;
+    let held = enter(&a, &queue, 1).await.unwrap().entered;
+    let error = meanwhile(to, from).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert!(error.to_string().contains("is being changed"), "{error}");
+    assert_eq!(enter(&a, &queue, 1).await.unwrap().entered, held);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_wrong_is_said_soon() {
+    let mut cluster = RedisCluster::start(3, false);
+    let single = RedisServer::start();
+    let check = async |redis: Redis| {
+        let start = Instant::now();
+        let error = Peer::of(redis).session.check().await.unwrap_err();
+        assert!(start.elapsed() < CHECKING + Duration::from_millis(500));
+        error
+    };
+    let no_cluster = check(Redis::cluster([single.address()]).unwrap()).await;
+    assert_eq!(no_cluster.kind(), ErrorKind::Incompatible, "{no_cluster}");
+    let nowhere = check(Redis::cluster(["127.0.0.1:1"]).unwrap()).await;
+    assert_eq!(nowhere.kind(), ErrorKind::Unavailable, "{nowhere}");
+    let wrong = redis(&cluster).credentials("u", "hush");
+    let wrong = check(wrong).await;
+    assert_eq!(wrong.kind(), ErrorKind::Denied, "{wrong}");
+    assert!(!wrong.to_string().contains("hush"), "{wrong}");
+    let list = cluster.addresses().join(",");
+    let by_url = Redis::of_any_url(&format!("redis+cluster://{list}")).unwrap();
+    Peer::of(by_url).session.check().await.unwrap();
+    // For one server, asked about names of others.
+    let one = Peer::new(&cluster.nodes[0].url());
+    let elsewhere = queue_at(&cluster, cluster.nodes[1].port());
+    let error = enter(&one, &elsewhere, 1).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Incompatible, "{error}");
+    assert!(error.to_string().contains("Redis::cluster"), "{error}");
+    // A right that is missing at one node only.
+    let rights: Vec<_> = RIGHTS.split_whitespace().collect();
+    let (last, but_last) = rights.split_last().unwrap();
+    for (number, node) in cluster.nodes.iter().enumerate() {
+        let user = [
+            "ACL",
+            "SETUSER",
+            "u",
+            "on",
+            ">hush",
+            "~shop:*",
+            "&shop:inbox:*",
+            "-@all",
+            "+cluster|slots",
+        ];
+        let rights = if number == 2 { but_last } else { &rights };
+        assert_eq!(node.command(&[&user[..], rights].concat()).text(), "OK");
+    }
+    let less = check(redis(&cluster).credentials("u", "hush")).await;
+    assert_eq!(less.kind(), ErrorKind::Denied, "{less}");
+    for node in &cluster.nodes {
+        node.command(&["ACL", "SETUSER", "u", last]);
+    }
+    Peer::of(redis(&cluster).credentials("u", "hush"))
+        .session
+        .check()
+        .await
+        .unwrap();
+
+    let a = Peer::of(redis(&cluster));
+    let queues: Vec<_> = cluster
+        .nodes
+        .iter()
+        .map(|node| queue_at(&cluster, node.port()))
+        .collect();
+    for queue in &queues {
+        enter(&a, queue, 1).await.unwrap();
+    }
+    // One node has no replica: its names are gone with it, and in time all others (cluster-require-full-coverage).
+    cluster.nodes[1].kill();
+    for _ in 0..10 {
+        let start = Instant::now();
+        let error = enter(&a, &queues[1], 1).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        assert!(
+            start.elapsed() < Duration::from_millis(600),
+            "{:?}",
+            start.elapsed()
+        );
+    }
+    let all_down = async {
+        loop {
+            match enter(&a, &queues[0], 1).await {
+                Ok(_) => sleep(Duration::from_millis(20)).await,
+                Err(error) => break error,
+            }
+        }
+    };
+    let error = timeout(Duration::from_secs(5), all_down).await.unwrap();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    let partly = check(redis(&cluster)).await;
+    assert_eq!(partly.kind(), ErrorKind::Unavailable, "{partly}");
+    cluster.nodes[1].restart();
+    let back = async { while enter(&a, &queues[1], 1).await.is_err() {} };
+    timeout(Duration::from_secs(10), back).await.unwrap();
+}
+
+#[test]
+fn nodes_are_checked_when_given() {
+    let none: [&str; 0] = [];
+    for wrong in [
+        Redis::cluster(none),
+        Redis::cluster(["h:x"]),
+        Redis::cluster(["redis://:hush@h/1"]),
+        Redis::cluster(["h"]).unwrap().database(1),
+        #[cfg(feature = "redis-tls")]
+        Redis::cluster(["h:1", "rediss://h:2"]),
+    ] {
+        let error = wrong.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+        assert!(!format!("{error} {error:?}").contains("hush"));
+    }
+    for wrong in [
+        "redis+cluster://u:hush@",
+        "redis+cluster://u:hush@h:1,",
+        "redis+cluster://u:hush@h:1/1",
+        "redis+cluster://u:hush@h:1?x=y",
+    ] {
+        let error = Redis::of_any_url(wrong).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{wrong}");
+        assert!(!format!("{error} {error:?}").contains("hush"));
+    }
+    let redis = Redis::cluster(["h:1", "redis://u:hush@[::1]:2"]).unwrap();
+    let shown = format!("{redis:?}");
+    assert!(shown.contains("h:1") && !shown.contains("hush"), "{shown}");
+}

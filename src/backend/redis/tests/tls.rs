@@ -1,0 +1,211 @@
+//! TLS: whom we trust, who we are, and what is said when that does not fit.
+
+use super::*;
+use crate::backend::support::certificates::{Authority, Certificate};
+
+struct Place {
+    authority: Authority,
+    me: Certificate,
+    server: RedisServer,
+}
+
+impl Place {
+    fn start(args: &[&str]) -> Self {
+        Self::start_as("127.0.0.1", args)
+    }
+
+    fn start_as(name: &str, args: &[&str]) -> Self {
+        let authority = Authority::new();
+        Self {
+            me: authority.sign(&["me"]),
+            server: authority.start_server(&authority.sign(&[name]), args),
+            authority,
+        }
+    }
+
+    fn redis(&self) -> Redis {
+        let url = format!("rediss://127.0.0.1:{}", self.server.tls_port());
+        Redis::new(url).unwrap().prefix("shop").unwrap()
+    }
+
+    fn trusting(&self) -> Redis {
+        self.redis().authority(self.authority.pem()).unwrap()
+    }
+
+    fn whole(&self) -> Redis {
+        let redis = self.trusting();
+        redis
+            .client_certificate(&self.me.chain, &self.me.key)
+            .unwrap()
+    }
+}
+
+/// At a check and in a call the same, and soon.
+async fn refused(redis: Redis, kind: ErrorKind, words: &str) {
+    let a = Peer::of(redis);
+    for error in [
+        a.session.check().await.unwrap_err(),
+        a.try_to_enter(&[1]).await.unwrap_err(),
+    ] {
+        assert_eq!(error.kind(), kind, "{error}");
+        assert!(error.to_string().contains(words), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_certificate_is_shown_and_one_is_checked() {
+    let place = Place::start(&[]);
+    let (a, mut b) = (Peer::of(place.whole()), Peer::of(place.whole()));
+    a.session.check().await.unwrap();
+    a.enter(&[1]).await;
+    assert_eq!(b.enter(&[1]).await.entered, WAITING);
+    a.leave(&[1]).await;
+    assert_eq!(b.granted().await.ticket, 1);
+
+    refused(place.trusting(), ErrorKind::Denied, "client certificate").await;
+    let stranger = Authority::new().sign(&["me"]);
+    let strange = place
+        .trusting()
+        .client_certificate(&stranger.chain, &stranger.key)
+        .unwrap();
+    refused(strange, ErrorKind::Denied, "client certificate").await;
+    // The system does not know this authority, and another does not help.
+    refused(place.redis(), ErrorKind::Incompatible, "authority").await;
+    let other = place.redis().authority(Authority::new().pem()).unwrap();
+    refused(other, ErrorKind::Incompatible, "authority").await;
+    let both = [place.authority.pem(), Authority::new().pem()].concat();
+    let two = place.whole().authority(both).unwrap();
+    Peer::of(two).session.check().await.unwrap();
+}
+
+#[tokio::test]
+async fn other_names_and_other_ports_are_said() {
+    let place = Place::start_as("elsewhere.example", &["--tls-auth-clients", "no"]);
+    refused(place.trusting(), ErrorKind::Incompatible, "another name").await;
+    let url = format!("rediss://127.0.0.1:{}", place.server.port());
+    let plain = Redis::new(url)
+        .unwrap()
+        .authority(place.authority.pem())
+        .unwrap();
+    let a = Peer::of(plain);
+    let error = a.session.check().await.unwrap_err();
+    assert!(
+        matches!(
+            error.kind(),
+            ErrorKind::Incompatible | ErrorKind::Unavailable
+        ),
+        "{error}"
+    );
+    let url = format!("redis://127.0.0.1:{}", place.server.tls_port());
+    let error = Peer::new(&url).session.check().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+}
+
+#[tokio::test]
+async fn a_link_over_tls_mends_like_any_other() {
+    let mut place = Place::start(&["--tls-auth-clients", "no", "--requirepass", "secret"]);
+    let mut a = Peer::of(place.trusting().credentials("", "secret"));
+    a.enter(&[1]).await;
+    a.resynced().await;
+    place.server.restart();
+    a.resynced().await;
+    assert_eq!(plain(&a.enter(&[2]).await.entered), HELD);
+    place.server.pause();
+    a.give_up().await;
+    a.give_up().await;
+    place.server.resume();
+    assert_eq!(plain(&a.enter(&[3]).await.entered), WAITING);
+    place.server.stop();
+    let error = a.session.check().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    place.server.restart();
+    let wrong = place.trusting().credentials("nobody", "wrong");
+    let error = Peer::of(wrong).session.check().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    assert!(!error.to_string().contains("wrong "), "{error}");
+}
+
+/// Another provider may be in the program: none is chosen for it, and ours does not depend on its choice.
+#[tokio::test]
+async fn nothing_is_chosen_for_the_whole_process() {
+    let place = Place::start(&["--tls-auth-clients", "no"]);
+    Peer::of(place.trusting()).session.check().await.unwrap();
+    assert!(rustls::crypto::CryptoProvider::get_default().is_none());
+}
+
+#[test]
+fn certificates_are_checked_when_given() {
+    let authority = Authority::new();
+    let (me, you) = (authority.sign(&["me"]), authority.sign(&["you"]));
+    let redis = || Redis::new("rediss://user:secret@h").unwrap();
+    let pem = authority.pem();
+    let torn = &pem[..pem.len() / 2];
+    let cut = &me.key[..me.key.len() / 2];
+    for wrong in [
+        redis().authority(""),
+        redis().authority("not PEM"),
+        redis().authority(torn),
+        redis().authority(&me.key),
+        redis().client_certificate("", &me.key),
+        redis().client_certificate(&me.chain, ""),
+        redis().client_certificate(&me.chain, cut),
+        redis().client_certificate(&me.chain, &you.key),
+        redis().client_certificate(&me.key, &me.chain),
+        Redis::new("redis://h").unwrap().authority(&pem),
+        Redis::new("redis://h")
+            .unwrap()
+            .client_certificate(&me.chain, &me.key),
+        Redis::new("rediss://h#insecure"),
+    ] {
+        let error = wrong.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
+        let shown = format!("{error} {error:?}");
+        assert!(!shown.contains("secret") && !shown.contains("PRIVATE"));
+        for line in me.key.lines().filter(|line| line.len() > 20) {
+            assert!(!shown.contains(line), "{error}");
+        }
+    }
+    let redis = redis().authority(&pem).unwrap();
+    let redis = redis.client_certificate(&me.chain, &me.key).unwrap();
+    assert!(!format!("{redis:?}").contains("secret"));
+}
+
+#[cfg(feature = "redis-sentinel")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sentinels_and_their_master_over_tls() {
+    use crate::backend::support::sentinels::{MASTER, SentinelSet};
+    let authority = Authority::new();
+    let set = tokio::task::block_in_place(|| SentinelSet::start_secure(1, &authority));
+    let urls = (set.sentinels.iter()).map(|s| format!("rediss://127.0.0.1:{}", s.tls_port()));
+    let redis = Redis::sentinel(urls, MASTER).unwrap();
+    let me = authority.sign(&["me"]);
+    let trusting = redis.clone().authority(authority.pem()).unwrap();
+    let whole = trusting.client_certificate(&me.chain, &me.key).unwrap();
+    let (a, mut b) = (Peer::of(whole.clone()), Peer::of(whole));
+    a.session.check().await.unwrap();
+    a.enter(&[1]).await;
+    assert_eq!(b.enter(&[1]).await.entered, WAITING);
+    a.leave(&[1]).await;
+    assert_eq!(b.granted().await.ticket, 1);
+    refused(redis, ErrorKind::Incompatible, "authority").await;
+}
+
+#[cfg(feature = "redis-cluster")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_over_tls() {
+    use crate::backend::support::cluster::RedisCluster;
+    let authority = Authority::new();
+    let cluster = tokio::task::block_in_place(|| RedisCluster::start_secure(3, &authority));
+    let url = format!("rediss://127.0.0.1:{}", cluster.nodes[0].tls_port());
+    let redis = Redis::cluster([url]).unwrap();
+    let me = authority.sign(&["me"]);
+    let trusting = redis.clone().authority(authority.pem()).unwrap();
+    let whole = trusting.client_certificate(&me.chain, &me.key).unwrap();
+    let (a, mut b) = (Peer::of(whole.clone()), Peer::of(whole));
+    a.session.check().await.unwrap(); // at each node
+    a.enter(&[1]).await;
+    assert_eq!(b.enter(&[1]).await.entered, WAITING);
+    a.leave(&[1]).await;
+    assert_eq!(b.granted().await.ticket, 1);
+    refused(redis, ErrorKind::Incompatible, "authority").await;
+}

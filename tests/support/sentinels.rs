@@ -1,0 +1,169 @@
+//! A master, its replicas and three sentinels, of a test's own.
+
+use super::certificates::Authority;
+use super::redis::{Answer, RedisServer};
+use std::thread::{scope, sleep};
+use std::time::{Duration, Instant};
+
+/// The name by which the sentinels know the master.
+pub const MASTER: &str = "mymaster";
+const PATIENCE: Duration = Duration::from_secs(30);
+
+pub struct SentinelSet {
+    /// The first one is the master, as long as there is no failover.
+    pub servers: Vec<RedisServer>,
+    pub sentinels: Vec<RedisServer>,
+    password: String,
+}
+
+// === impl SentinelSet ===
+
+impl SentinelSet {
+    pub fn start(replicas: usize) -> Self {
+        Self::start_with(replicas, &[], "", "")
+    }
+
+    /// Over TLS among themselves too.
+    pub fn start_secure(replicas: usize, authority: &Authority) -> Self {
+        let certificate = authority.sign(&["127.0.0.1"]);
+        let args = authority.server_args(&certificate);
+        let mut args: Vec<_> = args.iter().map(String::as_str).collect();
+        args.extend(["--tls-replication", "yes"]);
+        Self::start_all(replicas, &args, "", "", Some(&args))
+    }
+
+    /// `args` are those of the servers. Passwords: of the servers, of the sentinels; empty for none.
+    pub fn start_with(replicas: usize, args: &[&str], password: &str, of_sentinels: &str) -> Self {
+        Self::start_all(replicas, args, password, of_sentinels, None)
+    }
+
+    fn start_all(
+        replicas: usize,
+        args: &[&str],
+        password: &str,
+        of_sentinels: &str,
+        tls: Option<&[&str]>,
+    ) -> Self {
+        let mut all = args.to_vec();
+        all.extend(["--repl-diskless-sync-delay", "0", "--repl-timeout", "5"]);
+        if !password.is_empty() {
+            all.extend(["--requirepass", password, "--masterauth", password]);
+        }
+        let master = RedisServer::start_with(&all);
+        let port = match tls {
+            None => master.port(),
+            Some(_) => master.tls_port(),
+        };
+        let number = port.to_string();
+        let (mut servers, sentinels) = scope(|scope| {
+            let replicas: Vec<_> = (0..replicas)
+                .map(|_| {
+                    scope.spawn(|| {
+                        let of = ["--replicaof", "127.0.0.1", &number];
+                        RedisServer::start_with(&[&all[..], &of].concat())
+                    })
+                })
+                .collect();
+            let sentinels: Vec<_> = (0..3)
+                .map(|_| scope.spawn(move || start_sentinel(port, password, of_sentinels, tls)))
+                .collect();
+            let joined = |threads: Vec<std::thread::ScopedJoinHandle<'_, RedisServer>>| {
+                let servers = threads
+                    .into_iter()
+                    .map(|thread| thread.join().expect("a server"));
+                servers.collect::<Vec<_>>()
+            };
+            (joined(replicas), joined(sentinels))
+        });
+        servers.insert(0, master);
+        let set = Self {
+            servers,
+            sentinels,
+            password: of_sentinels.to_owned(),
+        };
+        set.wait("the sentinels know everybody", || {
+            set.sentinels.iter().all(|sentinel| {
+                let seen = set.seen_by(sentinel);
+                let count = |name: &str| seen(name).parse::<usize>().unwrap_or(0);
+                count("num-other-sentinels") == 2 && count("num-slaves") == replicas
+            })
+        });
+        set
+    }
+
+    /// `host:port` of each sentinel.
+    pub fn addresses(&self) -> Vec<String> {
+        self.sentinels.iter().map(RedisServer::address).collect()
+    }
+
+    /// The port of the master as most sentinels see it.
+    pub fn master_port(&self) -> u16 {
+        let mut ports: Vec<u16> = (self.sentinels.iter())
+            .filter_map(|sentinel| self.seen_by(sentinel)("port").parse().ok())
+            .collect();
+        ports.sort_unstable();
+        ports.get(ports.len() / 2).copied().unwrap_or(0)
+    }
+
+    pub fn master(&self) -> &RedisServer {
+        let port = self.master_port();
+        let server = self.servers.iter().find(|server| server.port() == port);
+        server.expect("a master that we know")
+    }
+
+    /// Waits until another than `old` has been promoted, and says so itself.
+    pub fn wait_for_promotion(&self, old: u16) {
+        self.wait("a promotion", || {
+            self.servers.iter().any(|server| {
+                let role = || server.try_command(&["ROLE"]).ok();
+                server.port() != old
+                    && matches!(role(), Some(Answer::List(role)) if role[0].text() == "master")
+            })
+        });
+    }
+
+    fn wait(&self, what: &str, is_so: impl Fn() -> bool) {
+        let end = Instant::now() + PATIENCE;
+        while !is_so() {
+            assert!(Instant::now() < end, "{what}: not within {PATIENCE:?}");
+            sleep(Duration::from_millis(10));
+        }
+    }
+
+    fn seen_by(&self, sentinel: &RedisServer) -> impl Fn(&str) -> String {
+        let question = ["SENTINEL", "MASTER", MASTER];
+        let answer = match self.password.as_str() {
+            "" => sentinel.try_command(&question).ok(),
+            password => (sentinel
+                .try_commands(&[&["AUTH", password], &question])
+                .ok())
+            .and_then(|mut answers| answers.pop()),
+        };
+        let list = match answer {
+            Some(Answer::List(list)) => list.iter().map(Answer::text).collect(),
+            _ => Vec::new(),
+        };
+        move |name| {
+            let (pairs, _) = list.as_chunks();
+            let found = pairs.iter().find(|[key, _]: &&[String; 2]| key == name);
+            found.map_or(String::new(), |[_, value]| value.clone())
+        }
+    }
+}
+
+fn start_sentinel(master: u16, password: &str, own: &str, tls: Option<&[&str]>) -> RedisServer {
+    let mut config = format!(
+        "sentinel monitor {MASTER} 127.0.0.1 {master} 2\n\
+         sentinel down-after-milliseconds {MASTER} 500\n\
+         sentinel failover-timeout {MASTER} 1000\n\
+         sentinel parallel-syncs {MASTER} 2\n"
+    );
+    if !password.is_empty() {
+        config.push_str(&format!("sentinel auth-pass {MASTER} {password}\n"));
+    }
+    if !own.is_empty() {
+        config.push_str(&format!("requirepass {own}\n"));
+    }
+    let tls = tls.unwrap_or_default();
+    RedisServer::start_with_config(&[&["--sentinel"], tls].concat(), config)
+}
