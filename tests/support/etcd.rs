@@ -1,5 +1,6 @@
 //! An etcd cluster of a test's own: on free ports, in folders that go away, killed when dropped.
 
+use super::certificates::Authority;
 use std::fmt;
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -40,29 +41,24 @@ impl EtcdCluster {
 
     /// `args` go to the command line of each node.
     pub fn start_with(nodes: usize, args: &[&str]) -> Self {
-        Self::start_as(nodes, args, false)
+        Self::start_as(nodes, args, None)
     }
 
-    /// One node that clients talk to over TLS, with a certificate of an authority of its own.
-    pub fn start_secure() -> Self {
-        Self::start_as(1, &[], true)
+    /// One node that clients talk to over TLS.
+    pub fn start_secure(authority: &Authority) -> Self {
+        Self::start_as(1, &[], Some(authority))
     }
 
-    /// The authority's certificate.
-    pub fn authority(&self) -> Vec<u8> {
-        std::fs::read(self.folder.path().join("ca.pem")).expect("a certificate")
-    }
-
-    fn start_as(nodes: usize, args: &[&str], secure: bool) -> Self {
+    fn start_as(nodes: usize, args: &[&str], authority: Option<&Authority>) -> Self {
         for attempt in 0..10 {
             let mut cluster = Self {
                 nodes: (0..nodes).map(|_| Node::new()).collect(),
                 args: args.iter().map(|arg| (*arg).to_owned()).collect(),
-                secure,
+                secure: authority.is_some(),
                 folder: folder(attempt),
             };
-            if secure {
-                cluster.make_certificates();
+            if let Some(authority) = authority {
+                cluster.add_certificates(authority);
             }
             for node in 0..nodes {
                 cluster.run(node);
@@ -184,20 +180,15 @@ impl EtcdCluster {
         io::read_to_string(stream)
     }
 
-    fn make_certificates(&self) {
-        let script = "openssl req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.pem -days 2 -subj /CN=authority && \
-             openssl req -newkey rsa:2048 -nodes -keyout server.key -out server.csr -subj /CN=server && \
-             printf 'subjectAltName=IP:127.0.0.1\\nbasicConstraints=CA:FALSE' > ext && \
-             openssl x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile ext -out server.pem";
-        let made = Command::new("sh")
-            .args(["-c", script])
-            .current_dir(self.folder.path())
-            .stderr(Stdio::null())
-            .status();
-        assert!(
-            made.is_ok_and(|made| made.success()),
-            "openssl is not installed: run tests/run"
-        );
+    fn add_certificates(&self, authority: &Authority) {
+        let certificate = authority.sign(&["127.0.0.1"]);
+        for (name, pem) in [
+            ("ca.pem", authority.pem()),
+            ("server.pem", certificate.chain),
+            ("server.key", certificate.key),
+        ] {
+            std::fs::write(self.folder.path().join(name), pem).expect("a file");
+        }
     }
 
     fn data(&self, node: usize) -> PathBuf {

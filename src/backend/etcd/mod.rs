@@ -136,7 +136,7 @@ impl Etcd {
     /// # Errors
     ///
     /// [`ErrorKind::InvalidConfig`] for no address at all, for one that is none, one given twice, one with a user or a
-    /// password in it (see [`user`](Self::user)), and for a mixture of `http` and `https`.
+    /// password in it (see [`credentials`](Self::credentials)), and for a mixture of `http` and `https`.
     pub fn new<E: AsRef<str>>(endpoints: impl IntoIterator<Item = E>) -> Result<Self, Error> {
         let mut servers: Vec<String> = Vec::new();
         for endpoint in endpoints {
@@ -196,7 +196,7 @@ impl Etcd {
             text.map(|text| text.into_owned())
                 .map_err(|_| Error::config(FORM))
         };
-        Ok(etcd.user(plain(name)?, plain(password)?))
+        Ok(etcd.credentials(plain(name)?, plain(password)?))
     }
 
     /// What every key starts with, before a slash. `permit` if not set.
@@ -218,10 +218,9 @@ impl Etcd {
         Ok(self)
     }
 
-    /// The user to log in as.
-    #[must_use]
-    pub fn user(mut self, name: impl Into<String>, password: impl Into<String>) -> Self {
-        self.user = Some((name.into(), password.into()));
+    /// The user and the password, instead of those in the URL.
+    pub fn credentials(mut self, user: impl AsRef<str>, password: impl AsRef<str>) -> Self {
+        self.user = Some((user.as_ref().to_owned(), password.as_ref().to_owned()));
         self
     }
 
@@ -229,9 +228,10 @@ impl Etcd {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`] if the nodes are not asked over `https`.
-    pub fn certificate_authority(mut self, pem: impl AsRef<[u8]>) -> Result<Self, Error> {
+    /// [`ErrorKind::InvalidConfig`] if there is no certificate in it, or the nodes are not asked over `https`.
+    pub fn authority(mut self, pem: impl AsRef<[u8]>) -> Result<Self, Error> {
         self.must_be_secure()?;
+        must_hold(pem.as_ref(), "-----BEGIN CERTIFICATE-----", "certificate")?;
         self.authority = Some(Certificate::from_pem(pem));
         Ok(self)
     }
@@ -240,14 +240,16 @@ impl Etcd {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`] if the nodes are not asked over `https`.
+    /// [`ErrorKind::InvalidConfig`] if they are missing, or the nodes are not asked over `https`.
     pub fn client_certificate(
         mut self,
-        certificate: impl AsRef<[u8]>,
+        chain: impl AsRef<[u8]>,
         key: impl AsRef<[u8]>,
     ) -> Result<Self, Error> {
         self.must_be_secure()?;
-        self.identity = Some(Identity::from_pem(certificate, key));
+        must_hold(chain.as_ref(), "-----BEGIN CERTIFICATE-----", "certificate")?;
+        must_hold(key.as_ref(), "PRIVATE KEY-----", "private key")?;
+        self.identity = Some(Identity::from_pem(chain, key));
         Ok(self)
     }
 
@@ -334,7 +336,7 @@ fn address(endpoint: &str) -> Result<String, Error> {
     let authority = uri.authority().ok_or_else(|| Error::config(FORM))?;
     if authority.as_str().contains('@') {
         return Err(Error::config(
-            "a user and a password are no part of an etcd node's address: give them to Etcd::user",
+            "a user and a password are no part of an etcd node's address: give them to Etcd::credentials",
         ));
     }
     let scheme = uri.scheme_str().filter(|s| ["http", "https"].contains(s));
@@ -345,6 +347,14 @@ fn address(endpoint: &str) -> Result<String, Error> {
         return Err(Error::config(FORM));
     }
     Ok(format!("{scheme}://{}:{port}", authority.host()))
+}
+
+/// Whether the rest is good shows when it is used; the error shows nothing of it.
+fn must_hold(pem: &[u8], mark: &str, what: &str) -> Result<(), Error> {
+    match String::from_utf8_lossy(pem).contains(mark) {
+        true => Ok(()),
+        false => Err(Error::config(format!("there is no {what} in this PEM"))),
+    }
 }
 
 fn is_secure(server: &str) -> bool {

@@ -226,7 +226,7 @@ impl Cluster {
             let twice = match &event {
                 Event::Granted { queue, .. } => Weak::upgrade(&cluster)
                     .is_some_and(|cluster| cluster.hears_better(slot(queue), &at)),
-                Event::Resync => false,
+                Event::Lost | Event::Resync => false,
             };
             if !twice {
                 events.send(event);

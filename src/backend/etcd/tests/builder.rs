@@ -1,4 +1,7 @@
 use super::*;
+use crate::backend::support::certificates::Authority;
+
+const PEM: &str = "-----BEGIN CERTIFICATE-----";
 
 #[test]
 fn good_addresses_in_every_form() {
@@ -72,15 +75,20 @@ fn prefixes_are_checked() {
 #[test]
 fn certificates_need_https() {
     let plain = || Etcd::new(["h:1"]).unwrap();
-    assert!(plain().certificate_authority("").is_err());
-    assert!(plain().client_certificate("", "").is_err());
+    assert!(plain().authority(PEM).is_err());
+    assert!(plain().client_certificate(PEM, PEM).is_err());
     let secure = Etcd::new(["https://h:1"]).unwrap();
-    assert!(secure.certificate_authority("").is_ok());
+    assert!(secure.clone().authority(PEM).is_ok());
+    assert!(secure.clone().authority("secret").is_err());
+    assert!(secure.client_certificate(PEM, "secret").is_err());
 }
 
 #[test]
 fn debug_shows_no_password() {
-    let shown = format!("{:?}", Etcd::new(["h:1"]).unwrap().user("me", "secret"));
+    let shown = format!(
+        "{:?}",
+        Etcd::new(["h:1"]).unwrap().credentials("me", "secret")
+    );
     assert!(shown.contains("me") && shown.contains("h:1"), "{shown}");
     assert!(!shown.contains("secret"), "{shown}");
 }
@@ -95,14 +103,11 @@ async fn a_node_that_is_not_there_is_named() {
 
 #[tokio::test]
 async fn over_tls_with_an_authority_of_its_own() {
-    let cluster = EtcdCluster::start_secure();
+    let authority = Authority::new();
+    let cluster = EtcdCluster::start_secure(&authority);
     let url = || format!("https://{}", cluster.endpoint(0));
     let etcd = Etcd::new([url()]).unwrap();
-    let a = Peer::at(
-        etcd.clone()
-            .certificate_authority(cluster.authority())
-            .unwrap(),
-    );
+    let a = Peer::at(etcd.clone().authority(authority.pem()).unwrap());
     a.session.check().await.unwrap();
     assert!(is_held(&a.enter(&[1]).await));
 

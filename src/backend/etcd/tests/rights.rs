@@ -41,14 +41,14 @@ async fn rights_are_told_in_plain_words() {
     };
     let check = async |etcd: Etcd| Peer::at(etcd).session.check().await;
 
-    check(etcd().user("me", "secret")).await.unwrap();
+    check(etcd().credentials("me", "secret")).await.unwrap();
     for (wrong, says) in [
-        (etcd().user("me", "wrong"), "user and password"),
-        (etcd().user("unknown", "secret"), "user and password"),
+        (etcd().credentials("me", "wrong"), "user and password"),
+        (etcd().credentials("unknown", "secret"), "user and password"),
         (etcd(), "wants a user"),
-        (etcd().user("nobody", "secret"), "shop/"),
+        (etcd().credentials("nobody", "secret"), "shop/"),
         (
-            etcd().prefix("other").unwrap().user("me", "secret"),
+            etcd().prefix("other").unwrap().credentials("me", "secret"),
             "other/",
         ),
     ] {
@@ -67,7 +67,7 @@ async fn everything_works_with_the_least_rights() {
             .unwrap()
             .prefix("shop")
             .unwrap();
-        etcd.user("me", "secret")
+        etcd.credentials("me", "secret")
     };
     let (a, mut b) = (Peer::at(etcd()), Peer::at(etcd()));
     assert!(is_held(&a.enter(&[1]).await));
@@ -77,7 +77,7 @@ async fn everything_works_with_the_least_rights() {
     assert!(a.session.evict(queue(), a.node.ticket(1)).await.unwrap());
     assert_eq!(b.granted().await.ticket, 1);
     // Whoever asks without rights is refused at once.
-    let nobody = Peer::at(etcd().user("nobody", "secret"));
+    let nobody = Peer::at(etcd().credentials("nobody", "secret"));
     let error = nobody.try_to_enter(&[1]).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
 }
@@ -89,7 +89,7 @@ async fn a_token_that_is_not_known_any_more_is_replaced() {
         .unwrap()
         .prefix("shop")
         .unwrap();
-    let a = Peer::at(etcd.user("me", "secret"));
+    let a = Peer::at(etcd.credentials("me", "secret"));
     assert!(is_held(&a.enter(&[1]).await));
     // Simple tokens do not outlive their server.
     cluster.kill(0);
@@ -100,7 +100,9 @@ async fn a_token_that_is_not_known_any_more_is_replaced() {
 #[tokio::test]
 async fn a_user_where_there_is_no_authentication_is_told() {
     let cluster = EtcdCluster::start(1);
-    let etcd = Etcd::new(cluster.endpoints()).unwrap().user("me", "secret");
+    let etcd = Etcd::new(cluster.endpoints())
+        .unwrap()
+        .credentials("me", "secret");
     let error = Peer::at(etcd).session.check().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
     assert!(error.to_string().contains("no authentication"), "{error}");
