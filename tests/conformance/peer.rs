@@ -150,12 +150,10 @@ impl Peer {
         };
         let mut before = Instant::now();
         let mut reply = self.session.exchange(call.clone()).await;
-        // On a busy machine a majority may be late: then a gate says it again, and so do we. (But whether a ticket held that
-        // leaves is answered once only.)
+        // On a busy machine a majority may be late: then a gate says it again, and so do we.
         for _ in 0..3 {
             let late = |error: &Error| error.kind() == ErrorKind::Unavailable;
-            let may_be_late = !self.session.promises().fifo && call.leave.is_empty();
-            if !may_be_late || !reply.as_ref().is_err_and(late) {
+            if self.session.promises().fifo || !reply.as_ref().is_err_and(late) {
                 break;
             }
             before = Instant::now();

@@ -25,7 +25,7 @@ impl<const SERVERS: usize> RedlockRig<SERVERS> {
 }
 
 impl<const SERVERS: usize> Rig for RedlockRig<SERVERS> {
-    const LEASE: Duration = Duration::from_millis(1200);
+    const LEASE: Duration = Duration::from_millis(1500);
     const VIRTUAL: bool = false;
     const PUSHES: bool = false;
     const QUEUES: bool = false;

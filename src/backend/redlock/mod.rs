@@ -277,7 +277,7 @@ impl RedlockSession {
         let time = call_time(call.lease);
         let ask = self.ask(call);
         let mut round = Round::start(&self.servers, ask, time, &self.repeating)?;
-        round.votes(start + time / 2).await;
+        round.votes(start + time / 2, start + time * 3 / 4).await;
         let count = &round.count;
         if count.stale {
             return Ok(Reply::Stale);
@@ -300,7 +300,7 @@ impl RedlockSession {
             None => None,
             Some(Won::Before(grant)) => Some(grant),
             Some(Won::Now(grant)) => {
-                if !round.confirm(grant, start + time * 5 / 6).await {
+                if !round.confirm(grant, start + time * 9 / 10).await {
                     return Err(self.too_few(round.count.answered(), round.count.first_error()));
                 }
                 Some(grant)

@@ -101,9 +101,14 @@ impl Round {
         &self.ask
     }
 
-    /// Waits for the votes, until they say enough or the time is over.
-    pub(super) async fn votes(&mut self, until: Instant) {
-        while !self.count.is_decided(&self.ask) && self.hear(until).await {}
+    /// Waits for the votes until they say enough: for a majority to answer until `last`, for the others until `soon`.
+    pub(super) async fn votes(&mut self, soon: Instant, last: Instant) {
+        while !self.count.is_decided(&self.ask) {
+            let is_majority = self.count.answered() >= self.count.majority();
+            if !self.hear(if is_majority { soon } else { last }).await {
+                break;
+            }
+        }
     }
 
     /// Lets every server know the token. `true` if a majority of those that have a vote does in time.
