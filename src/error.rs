@@ -100,7 +100,7 @@ impl Error {
     }
 
     /// With the error of a library below, kept as [`source`](std::error::Error::source).
-    #[cfg(feature = "redis")]
+    #[cfg(any(feature = "redis", feature = "zookeeper"))]
     pub(crate) fn with_source(
         kind: ErrorKind,
         message: impl Into<Cow<'static, str>>,

@@ -34,7 +34,7 @@
 //! | one request at a time for each key, or so many for each tenant | [`KeyedMutexLayer`], [`KeyedConcurrencyLimitLayer`], the guide in [`layers::keyed`] |
 //! | a lock without tower | [`Coordinator::mutex`], [`Coordinator::lock_all`], [`MutexGuard`] |
 //! | a permit without tower | [`Coordinator::semaphore`], [`Semaphore`], [`Permit`] |
-//! | to choose where permits live | [`Memory`], [`Redis`], [`Coordinator::promises`] |
+//! | to choose where permits live | [`Memory`], [`Redis`], [`Redlock`], [`Coordinator::promises`] |
 //! | to see who holds and who waits, and to throw somebody out | [`Coordinator::inspect`], [`Coordinator::evict`] |
 //! | to end a process cleanly | [`Coordinator::shutdown`] |
 //! | to know what went wrong | [`Error`], [`ErrorKind`] |
@@ -79,6 +79,12 @@ pub use backend::memory::Memory;
 #[cfg(feature = "redis")]
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
 pub use backend::redis::Redis;
+#[cfg(feature = "redlock")]
+#[cfg_attr(docsrs, doc(cfg(feature = "redlock")))]
+pub use backend::redlock::Redlock;
+#[cfg(feature = "zookeeper")]
+#[cfg_attr(docsrs, doc(cfg(feature = "zookeeper")))]
+pub use backend::zookeeper::ZooKeeper;
 pub use backend::{Backend, Inspection, Promises, TicketInfo};
 pub use coordinator::{Coordinator, CoordinatorBuilder};
 pub use error::{BoxError, Error, ErrorKind};

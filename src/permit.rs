@@ -12,7 +12,7 @@ use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 use tokio::sync::futures::OwnedNotified;
 use tokio::sync::oneshot;
-use tokio::time::Sleep;
+use tokio::time::{Instant, Sleep};
 
 /// One permit of a [`Semaphore`](crate::Semaphore), renewed in the background for as long as this value lives.
 ///
@@ -62,6 +62,8 @@ pin_project! {
         next_loss: OwnedNotified,
         // For a mutex, which is lost when its time is over, whoever is busy meanwhile. Made at the first poll.
         timer: Option<Pin<Box<Sleep>>>,
+        // When that is. Looked at in each poll, for no timer ends in a process that was stopped or is busy.
+        expires: Option<Instant>,
         // Whether it may have been lost before `next_loss` was made, or by what that has heard.
         look: bool,
     }
@@ -169,6 +171,7 @@ impl Permit {
             ticket: self.ticket,
             next_loss: self.gate.next_loss(),
             timer: None,
+            expires: None,
             look: true,
         }
     }
@@ -216,6 +219,7 @@ impl Future for WhenLost {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Error> {
         let mut this = self.project();
+        *this.look |= this.expires.is_some_and(|at| at <= clock::now());
         loop {
             if std::mem::take(this.look) {
                 if let Some(kind) = this.gate.lost(*this.ticket) {
@@ -223,6 +227,7 @@ impl Future for WhenLost {
                 }
                 let expiry = this.gate.expiry(*this.ticket);
                 *this.timer = expiry.and_then(clock::timer);
+                *this.expires = expiry;
             }
             if this.next_loss.as_mut().poll(cx).is_ready() {
                 this.next_loss.set(this.gate.next_loss());

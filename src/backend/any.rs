@@ -19,6 +19,8 @@ use std::sync::Arc;
 /// | `redis+unix:///path/to/socket` | [`Redis`](crate::Redis) | `redis` |
 /// | `redis+sentinel://[user:password@]host:port,host:port/master[/db]` | [`Redis`](crate::Redis) behind these sentinels; `?sentinel_user=…&sentinel_password=…` for themselves | `redis-sentinel` |
 /// | `redis+cluster://[user:password@]host:port,host:port` | [`Redis`](crate::Redis) as a cluster | `redis-cluster` |
+/// | `redlock:redis://one,redis://two,redis://three` (a comma in a password is written `%2C`) | [`Redlock`](crate::Redlock) | `redlock` |
+/// | `zookeeper://[user:password@]host[:port][,host[:port]…][/chroot]` | [`ZooKeeper`](crate::ZooKeeper) | `zookeeper` |
 ///
 /// `rediss+sentinel://` and `rediss+cluster://` are those over TLS.
 ///
@@ -50,6 +52,13 @@ impl AnyBackend {
     /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) for a URL that cannot work, and for one whose backend is not
     /// built in: then it says which feature to turn on. The message never repeats the URL, for it may hold a password.
     pub fn from_url(url: impl AsRef<str>) -> Result<Self, Error> {
+        if let Some(urls) = url.as_ref().strip_prefix("redlock:") {
+            return Self::redlock(urls);
+        }
+        #[cfg_attr(
+            not(any(feature = "redis", feature = "zookeeper")),
+            allow(unused_variables)
+        )]
         let (url, prefix) = take_prefix(url.as_ref());
         let scheme = url.split(':').next().unwrap_or_default().to_owned();
         match scheme.as_str() {
@@ -68,7 +77,7 @@ impl AnyBackend {
             }
             #[cfg(feature = "etcd")]
             "etcd" | "etcds" => {
-                let etcd = crate::Etcd::from_url(&url)?;
+                let etcd = crate::Etcd::of_url(&url)?;
                 Ok(Self::of(
                     &scheme,
                     match prefix {
@@ -78,17 +87,48 @@ impl AnyBackend {
                 ))
             }
             #[cfg(not(feature = "etcd"))]
-            "etcd" | "etcds" => Err(not_built_in("etcd", prefix)),
+            "etcd" | "etcds" => Err(not_built_in("etcd")),
             #[cfg(not(feature = "redis"))]
-            "redis" | "rediss" | "redis+unix" | "unix" => Err(not_built_in("redis", prefix)),
+            "redis" | "rediss" | "redis+unix" | "unix" => Err(not_built_in("redis")),
             #[cfg(not(feature = "redis"))]
-            "redis+sentinel" | "rediss+sentinel" => Err(not_built_in("redis-sentinel", prefix)),
+            "redis+sentinel" | "rediss+sentinel" => Err(not_built_in("redis-sentinel")),
             #[cfg(not(feature = "redis"))]
-            "redis+cluster" | "rediss+cluster" => Err(not_built_in("redis-cluster", prefix)),
+            "redis+cluster" | "rediss+cluster" => Err(not_built_in("redis-cluster")),
+            #[cfg(feature = "zookeeper")]
+            "zookeeper" => {
+                let zookeeper = crate::ZooKeeper::of_url(&url)?;
+                Ok(Self::of(
+                    &scheme,
+                    match prefix {
+                        Some(prefix) => zookeeper.prefix(prefix)?,
+                        None => zookeeper,
+                    },
+                ))
+            }
+            #[cfg(not(feature = "zookeeper"))]
+            "zookeeper" => Err(not_built_in("zookeeper")),
             _ => Err(Error::config(
-                "this URL names no backend: memory:, redis://, rediss://, redis+unix://, redis+sentinel://, redis+cluster:// and etcd:// do",
+                "this URL names no backend: memory:, redis://, rediss://, redis+unix://, redis+sentinel://, redis+cluster://, redlock:, etcd:// and zookeeper:// do",
             )),
         }
+    }
+
+    /// Several URLs, with commas between them. A prefix may be at any of them.
+    #[cfg(feature = "redlock")]
+    fn redlock(urls: &str) -> Result<Self, Error> {
+        let urls = urls.split(',').filter(|url| !url.is_empty());
+        let (urls, prefixes): (Vec<_>, Vec<_>) = urls.map(take_prefix).unzip();
+        let redlock = crate::Redlock::new(urls)?;
+        let redlock = match prefixes.into_iter().flatten().last() {
+            Some(prefix) => redlock.prefix(prefix)?,
+            None => redlock,
+        };
+        Ok(Self::of("redlock", redlock))
+    }
+
+    #[cfg(not(feature = "redlock"))]
+    fn redlock(_: &str) -> Result<Self, Error> {
+        Err(not_built_in("redlock"))
     }
 
     fn of(scheme: &str, backend: impl Open + Clone + Send + Sync + 'static) -> Self {
@@ -115,8 +155,13 @@ impl fmt::Debug for AnyBackend {
     }
 }
 
-#[cfg(not(all(feature = "etcd", feature = "redis")))]
-fn not_built_in(feature: &str, _prefix: Option<String>) -> Error {
+#[cfg(not(all(
+    feature = "etcd",
+    feature = "redis",
+    feature = "redlock",
+    feature = "zookeeper"
+)))]
+fn not_built_in(feature: &str) -> Error {
     Error::config(format!(
         "the backend of this URL is not built in: turn on the feature `{feature}` of tower-permit"
     ))
@@ -166,6 +211,29 @@ mod tests {
                 (rest.to_owned(), prefix.map(str::to_owned)),
                 "{url}"
             );
+        }
+    }
+
+    #[cfg(feature = "redlock")]
+    #[test]
+    fn several_urls_make_a_redlock() {
+        for url in [
+            "redlock:redis://a,redis://b,redis://c",
+            "redlock:redis://a,redis+unix:///s?db=1&prefix=x,redis://c",
+            "redlock:redis://a,redis://b,redis://c?prefix=x",
+        ] {
+            assert!(AnyBackend::from_url(url).is_ok(), "{url}");
+        }
+        for url in [
+            "redlock:",
+            "redlock:redis://:secret@a",
+            "redlock:redis://a,redis://:secret@a,redis://b",
+            "redlock:redis://a,redis://b,http://:secret@c",
+            "redlock:redis://a,redis://b,redis://c?prefix=%7B",
+        ] {
+            let error = AnyBackend::from_url(url).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{url}");
+            assert!(!format!("{error:?}").contains("secret"), "{error}");
         }
     }
 

@@ -16,18 +16,23 @@ pub(crate) mod etcd;
 pub(crate) mod memory;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
+#[cfg(feature = "redlock")]
+pub(crate) mod redlock;
+#[cfg(feature = "zookeeper")]
+pub(crate) mod zookeeper;
 
 #[cfg(test)]
 #[path = "../../tests/conformance/mod.rs"]
 mod conformance;
-#[cfg(all(test, any(feature = "etcd", feature = "redis")))]
+#[cfg(all(test, any(feature = "etcd", feature = "redis", feature = "zookeeper")))]
 #[path = "../../tests/support/mod.rs"]
 mod support;
 
 /// The most tickets that one call may name.
 pub(crate) const MOST_TICKETS: usize = 256;
 
-/// Where permits live: [`Memory`](crate::Memory), [`Redis`](crate::Redis), [`Etcd`](crate::Etcd). Given to
+/// Where permits live: [`Memory`](crate::Memory), [`Redis`](crate::Redis), [`Redlock`](crate::Redlock),
+/// [`Etcd`](crate::Etcd), [`ZooKeeper`](crate::ZooKeeper). Given to
 /// [`Coordinator::new`](crate::Coordinator::new).
 ///
 /// Sealed: the contract behind it is private while this crate is at 0.x.
@@ -55,6 +60,11 @@ pub(crate) trait Session: Send + Sync + 'static {
     fn check(&self) -> BoxFuture<'_, Result<(), Error>>;
 
     fn promises(&self) -> Promises;
+
+    /// What follows after "… is the greatest limit", where there is a reason to give.
+    fn why_no_greater_limit(&self) -> &'static str {
+        ""
+    }
 }
 
 /// What a gate says about one name.
@@ -134,10 +144,12 @@ pub(crate) enum Event {
     Granted { queue: Queue, grant: Grant },
     /// Every ticket of this node is gone, held or waiting, about whatever name: its session has ended. Sent before
     /// anything is granted to the next one.
-    #[cfg_attr(not(feature = "etcd"), allow(dead_code))] // others have no session
+    #[cfg_attr(not(any(feature = "etcd", feature = "zookeeper")), allow(dead_code))]
+    // others have no session
     Lost,
     /// The push channel was made anew: what was pushed meanwhile is lost, so ask again.
-    #[cfg_attr(not(feature = "redis"), allow(dead_code))] // others miss none
+    #[cfg_attr(not(any(feature = "redis", feature = "zookeeper")), allow(dead_code))]
+    // memory misses none
     Resync,
 }
 

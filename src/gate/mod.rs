@@ -133,8 +133,9 @@ impl Gates {
             ));
         }
         if limit > greatest {
+            let why = self.session.why_no_greater_limit();
             return Err(Error::config(format!(
-                "this backend cannot keep a limit of {limit}: {greatest} is the greatest"
+                "this backend cannot keep a limit of {limit}: {greatest} is the greatest{why}"
             )));
         }
         Ok(())

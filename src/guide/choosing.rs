@@ -38,18 +38,25 @@
 //!
 //! # Which backend
 //!
-//! There are three:
+//! There are five:
 //!
 //! * [`Memory`] counts within one process. It is for tests, for a service that runs once, and to start with. It has
 //!   nothing to fail.
 //! * [`Redis`] counts over every process that uses the same server and prefix. One server, version 6.2 or later, or
 //!   Valkey. It is as safe as that server's memory: [`failures`](super::failures) says what a flush or a failover does.
+//! * [`Redlock`] locks by a majority of three or five such servers, independent of each other. It goes on while some of
+//!   them are down, and a restart or a flush of one lets no second holder in. For mutexes and limits of 1 only, without
+//!   an order, and each lock costs two trips to every server. Its page says what Martin Kleppmann found wrong with the
+//!   algorithm, and what of that is mended here.
+//! * `ZooKeeper` (feature `zookeeper`) counts over every process that uses the same ensemble and prefix. No grant is ever
+//!   lost, whichever server goes: [its page](super::zookeeper) says what that costs.
 //! * `Etcd` (feature `etcd`) counts over every process that uses the same cluster and prefix. What it has granted is stored by
 //!   a majority, so neither a failover nor the loss of a node lets more in than the limit: take it for a mutex that
 //!   matters, where an etcd is at hand. Each acquisition is a write that a majority syncs to disk, so it is slower
 //!   than Redis by far, and no place for thousands of permits a second.
 //!
-//! All keep the same rules and pass the same tests, so that what works over one works over the other.
+//! All keep the same rules and pass the same tests as far as they promise them, so that what works over one works over
+//! the other.
 //! [`Coordinator::promises`] says what a backend can do. Behind sentinels and as a cluster, [`Redis`] follows a failover by
 //! itself; each has a feature and a constructor of its own that say what they can lose when.
 //!
@@ -74,3 +81,4 @@
 //! [`Coordinator::promises`]: crate::Coordinator::promises
 //! [`Memory`]: crate::Memory
 //! [`Redis`]: crate::Redis
+//! [`Redlock`]: crate::Redlock

@@ -22,7 +22,8 @@
 //! | **outage**: down, paused, unreachable; its memory survives | a permit is in doubt one lease after its last confirmation, and valid again afterwards. A **mutex is lost** then, although nobody else could get it | waits on, until its own timeout | wait for up to 1 s ([`outage_after`]), then, at once from there on, refused with [`Unavailable`], or let pass ([`OnUnavailable`]) | within 2 s of its return |
 //! | **restart** that loses its memory | lost, at the next renewal after its return | is back in line when the connection is; the order may be another | as in an outage | within 2 s for newcomers and waiters, a third of a lease for those who held |
 //! | **flush** (`FLUSHALL`) | lost, at the next renewal: within a third of a lease | is back in line within a third of a lease; the order may be another | come in at once | a third of a lease |
-//! | **failover** to a replica | as in an outage; what the replica had not heard of yet is lost as in a flush | as in an outage | as in an outage | within 2 s of the new master's answer at the same address |
+//! | **failover** to a replica | as in an outage; what the replica had not heard of yet is lost as in a flush | as in an outage | as in an outage | within 2 s of the new master's answer at the same address; with `Redis::sentinel` and `Redis::cluster`, of its promotion |
+//! | a **slot moves** to another node of a cluster | its names are not renewed meanwhile, unless all their keys exist: as in an outage | waits on | wait with them | at once |
 //! | **eviction** of our keys, since `maxmemory-policy` allows it | as in a flush, for that name | as in a flush | come in at once | a third of a lease |
 //! | memory is full, with `noeviction` | renewed and given back as ever | get their turn as ever | come in as ever | – |
 //! | writes are refused (disk full, too few replicas, loading) | as in an outage | as in an outage | as in an outage | within 2 s |
@@ -33,6 +34,20 @@
 //!
 //! A call that runs late, twice, or whose answer is lost does no harm. Each has a number, and what was said later wins.
 //! An outage of more than an hour is a restart that loses its memory: by then the server has let our keys expire.
+//!
+//! # Several servers: Redlock
+//!
+//! | what happens | who holds | who waits and newcomers | normal again |
+//! | --- | --- | --- | --- |
+//! | fewer than half are down, slow or cut off | nothing | nothing | – |
+//! | half or more are | in doubt, and lost one lease after the last confirmation | as in an outage of one server | within 2 s if they remember, one longest lease if they came back empty |
+//! | one **restarts** empty, or is flushed | nothing, if a majority of the others knows of the lock; it is told anew at the next renewal | nothing, if a majority of the others is there | it has its vote back one longest lease later |
+//! | all restart empty, or are flushed | lost, one lease after the last confirmation | wait | one longest lease later |
+//! | keys are **evicted**, on a majority | lost, at the next renewal | come in at once: two holders until then | a third of a lease |
+//! | a **clock steps** ahead by a lease, on a majority | the same | the same | the same |
+//! | a clock steps back | nothing | a dead holder's lock there lives longer by that; a server whose clock is behind the time it began to remember has no vote for one longest lease | by itself |
+//!
+//! Tokens rise over all of these, as long as one server of every majority remembers, or no clock has fallen behind.
 //!
 //! # What an outage costs
 //!

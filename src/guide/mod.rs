@@ -7,6 +7,7 @@
 //! | What may I rely on while I hold something? | [`leases`] |
 //! | What happens when something breaks, and for how long? | [`failures`] |
 //! | What does it need in production, and in tests? | [`running`] |
+//! | What does ZooKeeper promise, and what does it cost? | [`zookeeper`] |
 //!
 //! Times are written for the default lease of 10 s. They follow the lease that you
 //! [set](crate::CoordinatorBuilder::lease).
@@ -16,3 +17,4 @@ pub mod failures;
 pub mod leases;
 pub mod order;
 pub mod running;
+pub mod zookeeper;

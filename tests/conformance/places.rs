@@ -1,7 +1,7 @@
 //! Rule 4: a lost place is found again, and a push is a hint.
 
 use super::peer::{enter, keep, letters, nothing, tickets};
-use super::rig::{Rig, pass, silence};
+use super::rig::{Rig, limit, pass, silence};
 use crate::backend::State;
 use tokio::time::Instant;
 
@@ -34,12 +34,16 @@ pub(super) async fn rule_04_a_waiter_that_was_silent_for_too_long_is_back_after_
 }
 
 pub(super) async fn rule_04_a_permit_that_was_lost_is_seen_to_be_gone<R: Rig>(rig: &R) {
-    let mut a = rig.peer(2);
-    assert_eq!(a.enter([1, 2, 3]).await, "HHW");
+    let mut a = rig.peer(limit::<R>(2));
+    assert!(a.enter([1, 2, 3]).await.starts_with('H'));
     rig.flush().await;
     let outcome = a.say(nothing().keep([1, 2]).enter([3])).await;
     assert_eq!(letters(&outcome.kept), "GG");
-    assert_eq!(letters(&outcome.entered), "H");
+    if R::QUEUES {
+        assert_eq!(letters(&outcome.entered), "H");
+    } else {
+        assert_eq!(a.enter([3]).await, "H");
+    }
 }
 
 pub(super) async fn rule_04_look_again_is_enough_when_a_permit_is_given_back<R: Rig>(rig: &R) {
@@ -56,8 +60,9 @@ pub(super) async fn rule_04_look_again_is_enough_when_a_permit_is_given_back<R: 
 
 pub(super) async fn rule_04_look_again_is_enough_when_a_holder_dies<R: Rig>(rig: &R) {
     let (mut a, mut b) = (rig.peer(1), rig.peer(1));
-    a.must_enter(1).await;
+    // Before the holder's last word, for its answer may be long on the way.
     let start = Instant::now();
+    a.must_enter(1).await;
     let mut calls = 0;
     loop {
         let outcome = b.say(enter([1])).await;

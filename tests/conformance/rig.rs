@@ -16,6 +16,8 @@ pub(super) trait Rig: Sized {
     const VIRTUAL: bool;
     /// Whether the backend may push.
     const PUSHES: bool;
+    /// Whether it keeps one queue for all nodes: then it keeps any limit, and everybody sees who waits.
+    const QUEUES: bool = true;
     /// Whether those who could say nothing for a while, since everything stood still, get a grace. Where a session decides
     /// who is alive they do not.
     const FORGIVES: bool = true;
@@ -54,6 +56,16 @@ pub(super) trait Rig: Sized {
 
 pub(super) fn queue(name: &str) -> Queue {
     Queue::limit(name.as_bytes()).expect("a good name")
+}
+
+/// The greatest limit that a test may use, up to this.
+pub(super) fn limit<R: Rig>(limit: u32) -> u32 {
+    if R::QUEUES { limit } else { 1 }
+}
+
+/// How many of so many tickets that wait elsewhere are seen here.
+pub(super) fn elsewhere<R: Rig>(waiting: u64) -> u64 {
+    if R::QUEUES { waiting } else { 0 }
 }
 
 /// Lets time pass in steps that are no gaps, while these nodes repeat what they have to say.

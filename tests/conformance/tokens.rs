@@ -1,7 +1,7 @@
 //! Rules 8 and 10: tokens, and what is left behind.
 
 use super::peer::{Peer, enter, keep, letters, nothing};
-use super::rig::{Rig, pass, queue, silence};
+use super::rig::{Rig, limit, pass, queue, silence};
 use crate::backend::State;
 use std::time::Duration;
 
@@ -127,7 +127,8 @@ pub(super) async fn rule_10_many_idle_names_leave_nothing<R: Rig>(rig: &R) {
 }
 
 pub(super) async fn rule_10_after_a_crash_nothing_is_left_an_hour_later<R: Rig>(rig: &R) {
-    let (mut a, mut b) = (rig.peer(2), rig.peer(2));
+    let limit = limit::<R>(2);
+    let (mut a, mut b) = (rig.peer(limit), rig.peer(limit));
     for name in ["one", "two", "three"] {
         for peer in [&mut a, &mut b] {
             peer.queue = queue(name);

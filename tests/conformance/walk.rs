@@ -60,6 +60,10 @@ pub(super) async fn whatever_goes_wrong_with_mixed_limits_and_leases<R: Rig>(rig
     .await;
 }
 
+pub(super) async fn whatever_goes_wrong_with_a_limit_of_1<R: Rig>(rig: &R) {
+    walks(rig, 2_000_000, |_| [(1, 1); 3]).await;
+}
+
 /// Many walks from many seeds; where time is real, side by side. `kind` gives each node its limit, and its lease as a
 /// multiple.
 async fn walks<R: Rig>(rig: &R, base: u64, kind: impl Fn(&mut StdRng) -> [(u32, u32); 3]) {

@@ -10,7 +10,8 @@ use tower::{Layer, Service, ServiceExt};
 use tower_permit::layers::keyed::{KeyedLayer, PathSegment};
 use tower_permit::layers::{OnLost, PermitBody};
 use tower_permit::{
-    BoxError, ErrorKind, HeldKeys, Key, KeyedConcurrencyLimitLayer, KeyedMutexLayer,
+    BoxError, Coordinator, ErrorKind, HeldKeys, Key, KeyedConcurrencyLimitLayer, KeyedMutexLayer,
+    Memory,
 };
 
 /// Takes a key away, and waits until its process has surely heard of it.
@@ -271,6 +272,21 @@ async fn a_body_under_way_ends_with_an_error_never_as_if_complete() {
         assert!(body.frame().await.is_none());
         assert!(all_free(&permits, &["6", "7", "8"]).await);
     }
+}
+
+#[tokio::test]
+async fn a_body_does_not_go_on_after_a_pause_before_any_timer_has_ended() {
+    let builder = Coordinator::builder(Memory::new()).lease(secs(2));
+    let layer = mutex(&builder.build().unwrap());
+    let (feed, mut body) = streaming(&layer).await;
+    feed.data("hel");
+    body.frame().await.unwrap().unwrap();
+    feed.data("lo");
+    drop(feed);
+    // The whole process stands still, and then reads on at once.
+    std::thread::sleep(millis(2100));
+    let error = body.frame().await.expect("not the end").unwrap_err();
+    assert_eq!(kind(&error), ErrorKind::Lost);
 }
 
 #[tokio::test(start_paused = true)]

@@ -11,3 +11,4 @@ pub mod process;
 pub mod proxy;
 pub mod redis;
 pub mod sentinels;
+pub mod zookeeper;

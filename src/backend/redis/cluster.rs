@@ -25,6 +25,8 @@ const SLOTS: u16 = 16_384;
 const FRESH: Duration = Duration::from_millis(150);
 /// How long one node may take to tell its map.
 const TELLING: Duration = Duration::from_millis(300);
+/// Whoever has been asking for longer sits in a runtime that nobody drives.
+const STUCK: Duration = Duration::from_secs(2);
 /// So many are asked at once.
 const ASKED: usize = 3;
 /// Pauses before a command is sent again.
@@ -54,8 +56,8 @@ struct State {
     asked: Option<Instant>,
     /// Something spoke against the map.
     doubtful: bool,
-    /// Somebody is asking for it.
-    asking: bool,
+    /// Somebody has been asking for it since then.
+    asking: Option<Instant>,
     /// Why nobody told it, the last time.
     failed: Option<Error>,
 }
@@ -194,14 +196,17 @@ impl Cluster {
 
     fn choose(self: &Arc<Self>, slot: u16) -> Choice {
         let mut state = self.state();
-        let fresh =
-            (state.asked).is_some_and(|at| clock::now().saturating_duration_since(at) < FRESH);
+        let now = clock::now();
+        let within = |at: Option<Instant>, time| {
+            at.is_some_and(|at| now.saturating_duration_since(at) < time)
+        };
+        let (fresh, asking) = (within(state.asked, FRESH), within(state.asking, STUCK));
         let owner = state.owner(slot).cloned();
         let link = owner.map(|owner| state.link(self, owner));
         match link {
-            Some(link) if fresh || state.asking => Choice::Link(link),
+            Some(link) if fresh || asking => Choice::Link(link),
             Some(link) if link.is_ready() && !state.doubtful => Choice::Link(link),
-            None if state.asking => Choice::Wait,
+            None if asking => Choice::Wait,
             None if fresh => Choice::Nobody(state.failed.clone().unwrap_or_else(|| {
                 Error::new(
                     ErrorKind::Unavailable,
@@ -209,7 +214,7 @@ impl Cluster {
                 )
             })),
             link => {
-                state.asking = true;
+                state.asking = Some(now);
                 Choice::Ask(link)
             }
         }
@@ -233,7 +238,7 @@ impl Cluster {
             }
         });
         let server = self.server(address);
-        Link::new(Target::Server(server), self.inbox.clone(), events)
+        Link::new(Target::Server(server), Some(self.inbox.clone()), events)
     }
 
     fn server(&self, (host, port): &Address) -> Server {
@@ -348,7 +353,13 @@ impl Cluster {
             .map(|(_, _, address)| self.server(address))
             .collect();
         let names: BTreeSet<_> = known.iter().map(Server::name).collect();
-        let seeds = (self.seeds.iter()).filter(|seed| !names.contains(&seed.name()));
+        let seeds = self
+            .seeds
+            .iter()
+            .filter(|seed| !names.contains(&seed.name()));
+        let mut seeds: Vec<_> = seeds.map(|seed| (rand::random::<u32>(), seed)).collect();
+        seeds.sort_by_key(|(order, _)| *order);
+        let seeds = seeds.into_iter().map(|(_, seed)| seed);
         known.iter().chain(seeds).cloned().collect()
     }
 
@@ -357,7 +368,7 @@ impl Cluster {
         self: &Arc<Self>,
         node: &Node,
     ) -> Result<Vec<Queue>, Error> {
-        self.state().asking = true;
+        self.state().asking = Some(clock::now());
         self.ask().await?;
         let mut left: BTreeSet<Address> = {
             let state = self.state();
@@ -427,6 +438,6 @@ impl Map {
 
 impl Drop for Asking<'_> {
     fn drop(&mut self) {
-        self.0.state().asking = false;
+        self.0.state().asking = None;
     }
 }

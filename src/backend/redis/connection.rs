@@ -35,7 +35,8 @@ pub(super) struct Link {
     target: Arc<Target>,
     /// Where the server is, for people: never more than host and port.
     server: Arc<str>,
-    inbox: String,
+    /// The channel to listen on, where something is pushed at all.
+    inbox: Option<String>,
     events: Events,
     slot: Mutex<Slot>,
     /// Our channel was refused: nothing will be pushed.
@@ -103,7 +104,7 @@ struct UnderWay<'a> {
 // === impl Link ===
 
 impl Link {
-    pub(super) fn new(target: Target, inbox: String, events: Events) -> Arc<Self> {
+    pub(super) fn new(target: Target, inbox: Option<String>, events: Events) -> Arc<Self> {
         Arc::new(Self {
             server: target.name().into(),
             target: Arc::new(target),
@@ -220,7 +221,8 @@ impl Link {
             self.events.clone(),
         );
         runtime.spawn(async move {
-            let made = tokio::time::timeout(CONNECTING, open(&target, &inbox, &events)).await;
+            let made =
+                tokio::time::timeout(CONNECTING, open(&target, inbox.as_deref(), &events)).await;
             let made = made.unwrap_or_else(|_| Err(wire::no_answer(&server)));
             let result = made.map(|(connection, refused)| {
                 if let Some(link) = link.upgrade() {
@@ -289,7 +291,7 @@ impl Link {
             tracing::warn!(
                 server = &*self.server,
                 "Redis does not let us SUBSCRIBE to {} ({}): waiting polls instead",
-                self.inbox,
+                self.inbox.as_deref().unwrap_or_default(),
                 wire::text(error),
             );
         }
@@ -303,7 +305,7 @@ impl Link {
 /// Connects and subscribes. A refused subscription is no failure: it is handed back.
 async fn open(
     target: &Target,
-    inbox: &str,
+    inbox: Option<&str>,
     events: &Events,
 ) -> Result<(Arc<Connection>, Option<RedisError>), Error> {
     let server = target.locate().await?;
@@ -311,7 +313,7 @@ async fn open(
     // The driver owns the handler, and with it the sender: it is dropped when the driver is.
     let (end, ended) = watch::channel(false);
     let handler = {
-        let (inbox, events) = (inbox.to_owned(), events.clone());
+        let (inbox, events) = (inbox.unwrap_or_default().to_owned(), events.clone());
         move |push: PushInfo| -> Result<(), ()> {
             match push.kind {
                 PushKind::Message => wire::pushed(&push.data, &inbox, |event| events.send(event)),
@@ -332,10 +334,13 @@ async fn open(
     let Stream { mut redis, _driver } = server.connect(&config).await?;
     drop(config);
     target.confirm(&mut redis, &name).await?;
-    let refused = match redis.subscribe(inbox).await {
-        Ok(()) => None,
-        Err(error) if wire::is_denied(&error) => Some(error),
-        Err(error) => return Err(wire::error(&error, &name)),
+    let refused = match inbox {
+        None => None,
+        Some(inbox) => match redis.subscribe(inbox).await {
+            Ok(()) => None,
+            Err(error) if wire::is_denied(&error) => Some(error),
+            Err(error) => return Err(wire::error(&error, &name)),
+        },
     };
     let connection = Connection {
         redis,

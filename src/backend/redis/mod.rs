@@ -3,6 +3,8 @@
 #[cfg(feature = "redis-cluster")]
 mod cluster;
 mod connection;
+#[cfg(feature = "redlock")]
+mod line;
 #[cfg(feature = "redis-sentinel")]
 mod sentinel;
 mod server;
@@ -12,7 +14,7 @@ mod tests;
 #[cfg(feature = "redis-tls")]
 mod tls;
 mod url;
-mod wire;
+pub(super) mod wire;
 
 use crate::backend::{
     Backend, Call, Events, Inspection, Open, Outcome, Promises, Reply, Session, State,
@@ -21,6 +23,8 @@ use crate::error::{Error, ErrorKind};
 use crate::name::{Node, Queue};
 use connection::{Link, Target};
 use futures_util::future::BoxFuture;
+#[cfg(feature = "redlock")]
+pub(super) use line::Line;
 #[cfg(feature = "redis-sentinel")]
 use redis::ProtocolVersion;
 use redis::{Client, Cmd, RedisError, Script, Value};
@@ -36,7 +40,7 @@ use std::time::Duration;
 static EXCHANGE: LazyLock<Source> = LazyLock::new(|| Source::new(include_str!("exchange.lua")));
 static INSPECT: LazyLock<Source> = LazyLock::new(|| Source::new(include_str!("inspect.lua")));
 
-const PREFIX: &str = "permit";
+pub(super) const PREFIX: &str = "permit";
 const LONGEST_PREFIX: usize = 64;
 /// An inspection and an eviction take no longer.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -47,7 +51,7 @@ const ASKED_AGAIN: Duration = Duration::from_secs(1);
 /// How often a waiter asks when nothing can be pushed to it.
 const POLL: Duration = Duration::from_millis(100);
 /// The oldest server that has every command we use.
-const OLDEST: (u32, u32) = (6, 2);
+pub(super) const OLDEST: (u32, u32) = (6, 2);
 
 /// Permits in a Redis server (6.2 or later, or Valkey), for any number of processes.
 ///
@@ -62,6 +66,9 @@ const OLDEST: (u32, u32) = (6, 2);
 /// # Ok(())
 /// # }
 /// ```
+///
+/// Over TLS by a `rediss://` URL (feature `redis-tls`), behind sentinels by `Redis::sentinel` (feature `redis-sentinel`), as a
+/// cluster by `Redis::cluster` (feature `redis-cluster`). The last two say what they promise besides.
 ///
 /// # Keys
 ///
@@ -125,7 +132,7 @@ struct RedisSession {
 }
 
 /// A script and the name that the server remembers it by.
-struct Source {
+pub(super) struct Source {
     code: &'static str,
     hash: String,
 }
@@ -148,8 +155,9 @@ impl Redis {
 
     /// The server of a client that you made, for settings that no URL has.
     ///
-    /// Its address, its credentials and its TLS are used; protocol and TCP settings are chosen by this crate. The type is one of
-    /// the `redis` crate, version 1: the only place in this crate's interface where one appears.
+    /// Its address, its credentials and its TLS are used (the features of the `redis` crate for that, and the provider that
+    /// `rustls` needs, are yours to choose then); protocol and TCP settings are chosen by this crate. The type is one of the
+    /// `redis` crate, version 1: the only place in this crate's interface where one appears.
     pub fn from_client(client: Client) -> Self {
         Self::at(Place::One(Server::of_client(client)))
     }
@@ -366,16 +374,20 @@ impl Redis {
     /// [`ErrorKind::InvalidConfig`] for an empty prefix, one above 64 bytes, and one with braces, blanks, control characters or
     /// any of `*?[]\^`.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Result<Self, Error> {
-        let prefix: String = prefix.into();
-        let fits = |c: char| !c.is_whitespace() && !c.is_control() && !"{}*?[]\\^".contains(c);
-        if prefix.is_empty() || prefix.len() > LONGEST_PREFIX || !prefix.chars().all(fits) {
-            return Err(Error::config(format!(
-                "a prefix has 1 to {LONGEST_PREFIX} bytes and no braces, blanks, control characters or any of *?[]\\^"
-            )));
-        }
-        self.prefix = prefix.into();
+        self.prefix = checked_prefix(prefix.into())?;
         Ok(self)
     }
+}
+
+/// A prefix that can stand before every key.
+pub(super) fn checked_prefix(prefix: String) -> Result<Arc<str>, Error> {
+    let fits = |c: char| !c.is_whitespace() && !c.is_control() && !"{}*?[]\\^".contains(c);
+    if prefix.is_empty() || prefix.len() > LONGEST_PREFIX || !prefix.chars().all(fits) {
+        return Err(Error::config(format!(
+            "a prefix has 1 to {LONGEST_PREFIX} bytes and no braces, blanks, control characters or any of *?[]\\^"
+        )));
+    }
+    Ok(prefix.into())
 }
 
 impl fmt::Debug for Redis {
@@ -393,7 +405,9 @@ impl Open for Redis {
     fn open(self, node: Node, events: Events) -> Arc<dyn Session> {
         let inbox = wire::inbox(&self.prefix, node.as_str());
         let servers = match self.place {
-            Place::One(server) => Servers::One(Link::new(Target::Server(server), inbox, events)),
+            Place::One(server) => {
+                Servers::One(Link::new(Target::Server(server), Some(inbox), events))
+            }
             #[cfg(feature = "redis-sentinel")]
             Place::Sentinel {
                 master,
@@ -401,7 +415,7 @@ impl Open for Redis {
                 like,
             } => {
                 let master = sentinel::Master::new(master, sentinels, like);
-                Servers::One(Link::new(Target::Master(master), inbox, events))
+                Servers::One(Link::new(Target::Master(master), Some(inbox), events))
             }
             #[cfg(feature = "redis-cluster")]
             Place::Cluster(nodes) => Servers::Cluster(cluster::Cluster::new(nodes, inbox, events)),
@@ -480,17 +494,11 @@ impl RedisSession {
         source: &Source,
         args: impl Fn(&mut Cmd),
     ) -> Result<Result<Value, RedisError>, Error> {
-        let mut command = redis::cmd("EVALSHA");
-        command.arg(&source.hash);
-        args(&mut command);
-        match self.servers.try_send(spot, &command).await? {
-            Err(error) if wire::is_script_missing(&error) => {}
-            answer => return Ok(answer),
-        }
-        let mut command = redis::cmd("EVAL");
-        command.arg(source.code);
-        args(&mut command);
-        self.servers.try_send(spot, &command).await
+        source
+            .run(args, |command| async move {
+                self.servers.try_send(spot, &command).await
+            })
+            .await
     }
 
     async fn send(&self, spot: Spot, command: &Cmd) -> Result<Value, Error> {
@@ -758,8 +766,30 @@ fn fits(outcome: &Outcome, call: &Call) -> bool {
 // === impl Source ===
 
 impl Source {
-    fn new(code: &'static str) -> Self {
+    pub(super) fn new(code: &'static str) -> Self {
         let hash = Script::new(code).get_hash().to_owned();
         Self { code, hash }
+    }
+
+    /// Runs it, by its hash if the server knows it.
+    async fn run<F>(
+        &self,
+        args: impl Fn(&mut Cmd),
+        send: impl Fn(Cmd) -> F,
+    ) -> Result<Result<Value, RedisError>, Error>
+    where
+        F: Future<Output = Result<Result<Value, RedisError>, Error>>,
+    {
+        let mut command = redis::cmd("EVALSHA");
+        command.arg(&self.hash);
+        args(&mut command);
+        match send(command).await? {
+            Err(error) if wire::is_script_missing(&error) => {}
+            answer => return Ok(answer),
+        }
+        let mut command = redis::cmd("EVAL");
+        command.arg(self.code);
+        args(&mut command);
+        send(command).await
     }
 }

@@ -130,7 +130,7 @@ fn add_address(command: &mut Cmd, prefix: &str, queue: &Queue) {
         .arg(format!("{}:{}", queue.kind().as_str(), queue.name()));
 }
 
-fn millis(time: Duration) -> u64 {
+pub(in crate::backend) fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1)
 }
 
@@ -264,18 +264,18 @@ fn tickets(value: Value) -> Option<Vec<TicketInfo>> {
     Some(tickets)
 }
 
-fn int(value: Value) -> Option<i64> {
+pub(in crate::backend) fn int(value: Value) -> Option<i64> {
     match value {
         Value::Int(number) => Some(number),
         _ => None,
     }
 }
 
-fn unsigned(value: Value) -> Option<u64> {
+pub(in crate::backend) fn unsigned(value: Value) -> Option<u64> {
     u64::try_from(int(value)?).ok()
 }
 
-fn text_of(value: Value) -> Option<String> {
+pub(in crate::backend) fn text_of(value: Value) -> Option<String> {
     match value {
         Value::BulkString(bytes) => Some(String::from_utf8_lossy(&bytes).into_owned()),
         Value::SimpleString(text) | Value::VerbatimString { text, .. } => Some(text),
@@ -284,7 +284,7 @@ fn text_of(value: Value) -> Option<String> {
 }
 
 /// The name of a command.
-pub(super) fn name(command: &Cmd) -> String {
+pub(in crate::backend) fn name(command: &Cmd) -> String {
     match command.args_iter().next() {
         Some(redis::Arg::Simple(name)) => String::from_utf8_lossy(name).into_owned(),
         _ => String::new(),
@@ -292,7 +292,7 @@ pub(super) fn name(command: &Cmd) -> String {
 }
 
 /// One field of a map, as RESP3 or RESP2 shows it.
-pub(super) fn field(value: &Value, name: &str) -> Option<String> {
+pub(in crate::backend) fn field(value: &Value, name: &str) -> Option<String> {
     let is_it = |key: &Value| text_of(key.clone()).is_some_and(|key| key == name);
     match value {
         Value::Map(pairs) => pairs
@@ -397,7 +397,7 @@ pub(super) fn turn(error: &RedisError) -> Option<Turn> {
 }
 
 /// An answer that makes no sense: somebody else's server, or a proxy.
-pub(super) fn nonsense(server: &str) -> Error {
+pub(in crate::backend) fn nonsense(server: &str) -> Error {
     Error::new(
         ErrorKind::Incompatible,
         format!("Redis at {server} answered what this version does not understand"),
@@ -412,7 +412,7 @@ pub(super) fn no_answer(server: &str) -> Error {
 }
 
 /// A Redis error in plain words. Never with anything of the URL but host and port.
-pub(super) fn error(error: &RedisError, server: &str) -> Error {
+pub(in crate::backend) fn error(error: &RedisError, server: &str) -> Error {
     let text = text(error);
     let (kind, message) = if error.is_connection_refusal() {
         (
@@ -476,12 +476,12 @@ pub(super) fn wants_new_connection(error: &RedisError) -> bool {
 }
 
 /// The server lacks the script, perhaps because somebody flushed it.
-pub(super) fn is_script_missing(error: &RedisError) -> bool {
+pub(in crate::backend) fn is_script_missing(error: &RedisError) -> bool {
     error.kind() == redis::ErrorKind::Server(ServerErrorKind::NoScript)
 }
 
 /// A wrong password, or a right that is missing.
-pub(super) fn is_denied(error: &RedisError) -> bool {
+pub(in crate::backend) fn is_denied(error: &RedisError) -> bool {
     const SIGNS: &[&str] = &[
         "NOPERM",
         "NOAUTH",

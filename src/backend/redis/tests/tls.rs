@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::backend::support::certificates::{Authority, Certificate};
+use crate::backend::support::process::Process;
 
 struct Place {
     authority: Authority,
@@ -125,9 +126,17 @@ async fn a_link_over_tls_mends_like_any_other() {
     assert!(!error.to_string().contains("wrong "), "{error}");
 }
 
-/// Another provider may be in the program: none is chosen for it, and ours does not depend on its choice.
+/// Another provider may be in the program: none is chosen for it, and ours does not depend on its choice. In a process of its own,
+/// for other tests may choose.
 #[tokio::test]
 async fn nothing_is_chosen_for_the_whole_process() {
+    const HERE: &str = "backend::redis::tests::tls::nothing_is_chosen_for_the_whole_process";
+    const CHILD: &str = "NO_PROVIDER_CHOSEN";
+    if std::env::var_os(CHILD).is_none() {
+        let mut child = Process::start(HERE, [(CHILD, "1")]);
+        assert!(child.ended().await.success());
+        return;
+    }
     let place = Place::start(&["--tls-auth-clients", "no"]);
     Peer::of(place.trusting()).session.check().await.unwrap();
     assert!(rustls::crypto::CryptoProvider::get_default().is_none());

@@ -1,0 +1,177 @@
+//! What is particular to Redlock. The rules that hold for every backend are in `tests/conformance`.
+
+mod builder;
+mod check;
+mod faults;
+mod order;
+mod restarts;
+mod tokens;
+#[allow(unreachable_pub)]
+#[path = "../../../tests/support/witness.rs"]
+mod witness;
+
+use super::*;
+use crate::backend::Grant;
+use crate::backend::support::redis::RedisServer;
+use tokio::time::{Instant, sleep, timeout};
+
+const LEASE: Duration = Duration::from_millis(1200);
+const LOCK: &str = "shop:redlock:mutex:{buy}";
+const MARKER: &str = "shop:redlock:since";
+const WAITING: [State; 1] = [State::Waiting];
+
+/// One node, as a gate would use it.
+struct Peer {
+    session: Arc<dyn Session>,
+    node: Node,
+    number: u64,
+    lease: Duration,
+}
+
+/// Servers that have been up for long.
+fn servers(count: usize) -> Vec<RedisServer> {
+    let servers: Vec<RedisServer> = (0..count).map(|_| RedisServer::start()).collect();
+    servers.iter().for_each(grow_old);
+    servers
+}
+
+/// From now on it has a vote.
+fn grow_old(server: &RedisServer) {
+    server.command(&["SET", MARKER, "1 1"]);
+}
+
+fn urls(servers: &[RedisServer]) -> Vec<String> {
+    servers.iter().map(RedisServer::url).collect()
+}
+
+fn redlock(urls: &[String]) -> Redlock {
+    Redlock::new(urls).unwrap().prefix("shop").unwrap()
+}
+
+fn queue() -> Queue {
+    Queue::mutex(b"buy").unwrap()
+}
+
+/// Whether somebody has the lock there, by permit or not.
+fn is_locked(server: &RedisServer) -> bool {
+    server.command(&["EXISTS", LOCK]).int() == 1
+}
+
+/// Whether somebody holds it there, and the server knows the token.
+fn is_held(server: &RedisServer) -> bool {
+    let lock = server.command(&["GET", LOCK]).text();
+    !lock.is_empty() && !lock.ends_with(" 0")
+}
+
+/// Waits until it is so.
+async fn until(within: Duration, is_so: impl Fn() -> bool) {
+    let end = Instant::now() + within;
+    while !is_so() {
+        assert!(Instant::now() < end, "not within {within:?}");
+        sleep(Duration::from_millis(10)).await;
+    }
+}
+
+// === impl Peer ===
+
+impl Peer {
+    fn new(urls: &[String]) -> Self {
+        let node = Node::of_this_process();
+        Self {
+            session: Open::open(redlock(urls), node.clone(), Events::new(|_| {})),
+            node,
+            number: 0,
+            lease: LEASE,
+        }
+    }
+
+    fn lease(mut self, lease: Duration) -> Self {
+        self.lease = lease;
+        self
+    }
+
+    fn call(&mut self) -> Call {
+        self.number += 1;
+        Call {
+            queue: queue(),
+            number: self.number,
+            limit: 1,
+            lease: self.lease,
+            leave: Vec::new(),
+            keep: Vec::new(),
+            enter: Vec::new(),
+            try_enter: Vec::new(),
+        }
+    }
+
+    /// As a gate: gives up after the time that a call has.
+    async fn say(&self, call: Call) -> Result<Outcome, Error> {
+        let time = call_time(call.lease);
+        match timeout(time, self.session.exchange(call)).await {
+            Ok(Ok(Reply::Done(outcome))) => Ok(outcome),
+            Ok(Ok(Reply::Stale)) => panic!("stale"),
+            Ok(Err(error)) => Err(error),
+            Err(_) => Err(Error::new(ErrorKind::Unavailable, "given up")),
+        }
+    }
+
+    async fn try_to_enter(&mut self, ticket: u64) -> Result<State, Error> {
+        let enter = vec![ticket];
+        let call = Call {
+            enter,
+            ..self.call()
+        };
+        Ok(self.say(call).await?.entered[0])
+    }
+
+    async fn enter(&mut self, ticket: u64) -> State {
+        self.try_to_enter(ticket).await.unwrap()
+    }
+
+    /// Must be let in at once. Returns the token.
+    async fn must_enter(&mut self, ticket: u64) -> u64 {
+        match self.enter(ticket).await {
+            State::Held { token } => token,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Asks as often as it is told to, until it is in. Returns how often.
+    async fn enters_within(&mut self, ticket: u64, time: Duration) -> usize {
+        let end = Instant::now() + time;
+        for tries in 1.. {
+            let enter = vec![ticket];
+            let call = Call {
+                enter,
+                ..self.call()
+            };
+            let mut pause = Duration::from_millis(50);
+            match self.say(call).await {
+                Ok(outcome) if matches!(outcome.entered[0], State::Held { .. }) => return tries,
+                Ok(outcome) => pause = outcome.look_again.expect("told when to look again"),
+                Err(error) => assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}"),
+            }
+            assert!(Instant::now() < end, "still waits after {time:?}");
+            sleep(pause).await;
+        }
+        unreachable!("it asks until it is in");
+    }
+
+    async fn keep(&mut self, ticket: u64) -> Result<State, Error> {
+        let keep = vec![ticket];
+        let call = Call {
+            keep,
+            ..self.call()
+        };
+        Ok(self.say(call).await?.kept[0])
+    }
+
+    async fn leave(&mut self, ticket: u64) -> Result<bool, Error> {
+        let leave = vec![ticket];
+        let call = Call {
+            leave,
+            ..self.call()
+        };
+        Ok(self.say(call).await?.left[0])
+    }
+}

@@ -1,0 +1,86 @@
+//! A check names every server that is wrong.
+
+use super::*;
+
+const RIGHTS: &str = "+eval +evalsha +time +get +set +del +pttl";
+
+fn user(server: &RedisServer, rights: &str) -> String {
+    let mut words = vec!["ACL", "SETUSER", "u", "reset", "on", ">secret"];
+    words.extend(["resetkeys", "~shop:redlock:*", "-@all"]);
+    words.extend(rights.split_whitespace());
+    assert_eq!(server.command(&words).text(), "OK", "{rights}");
+    server.url_of("u", "secret")
+}
+
+#[tokio::test]
+async fn the_least_rights_are_enough_and_a_check_leaves_the_marker_only() {
+    let servers = servers(3);
+    let urls: Vec<String> = servers.iter().map(|it| user(it, RIGHTS)).collect();
+    let mut a = Peer::new(&urls);
+    a.session.check().await.unwrap();
+    for server in &servers {
+        assert_eq!(server.command(&["KEYS", "*"]).list(), [MARKER]);
+    }
+    a.must_enter(1).await;
+    assert!(matches!(a.keep(1).await, Ok(State::Held { .. })));
+    assert_eq!(a.session.inspect(queue()).await.unwrap().in_use, 1);
+    assert!(a.session.evict(queue(), a.node.ticket(1)).await.unwrap());
+    a.must_enter(2).await;
+    assert!(a.leave(2).await.unwrap());
+}
+
+#[tokio::test]
+async fn each_missing_right_is_named() {
+    let servers = servers(3);
+    for right in RIGHTS.split_whitespace() {
+        let mut urls = urls(&servers);
+        urls[1] = user(&servers[1], &format!("{RIGHTS} -{}", &right[1..]));
+        servers[1].command(&["SCRIPT", "FLUSH"]);
+        let error = Peer::new(&urls).session.check().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Denied, "{right}: {error}");
+        let said = error.to_string().to_lowercase();
+        assert!(said.contains(&right[1..]), "{right}: {error}");
+        assert!(said.starts_with("1 of 3 servers"), "{error}");
+        assert!(!said.contains("secret"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn every_bad_server_is_named_and_the_others_are_not() {
+    let mut servers = servers(5);
+    let mut urls = urls(&servers);
+    urls[3] = servers[3].url_of("nobody", "wrong");
+    servers[1].kill();
+    servers[4].pause();
+    let start = Instant::now();
+    let error = Peer::new(&urls).session.check().await.unwrap_err();
+    assert!(start.elapsed() < Duration::from_secs(4));
+    let said = error.to_string();
+    assert!(said.starts_with("3 of 5 servers"), "{said}");
+    for (at, server) in servers.iter().enumerate() {
+        let named = said.contains(&format!("127.0.0.1:{}", server.port()));
+        assert_eq!(named, [1, 3, 4].contains(&at), "server {at}: {said}");
+    }
+    assert!(
+        !said.contains("wrong@") && !said.contains("nobody"),
+        "{said}"
+    );
+    servers[4].resume();
+}
+
+#[tokio::test]
+async fn two_names_of_one_server_are_found() {
+    let servers = servers(2);
+    let mut urls = urls(&servers);
+    urls.push(format!("redis://localhost:{}", servers[0].port()));
+    let error = Peer::new(&urls).session.check().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+    let said = error.to_string();
+    assert!(
+        said.contains("are one server") && said.contains("localhost"),
+        "{said}"
+    );
+    for server in &servers {
+        assert_eq!(server.command(&["KEYS", "*"]).list(), [MARKER]);
+    }
+}

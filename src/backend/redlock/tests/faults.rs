@@ -1,0 +1,208 @@
+//! Servers that are down, slow, or lose answers.
+
+use super::*;
+use crate::Coordinator;
+use crate::backend::support::proxy::{Mode, Proxy, Way};
+
+/// Far less than a call may take.
+const QUICK: Duration = Duration::from_millis(60);
+
+async fn proxies(servers: &[RedisServer]) -> Vec<Proxy> {
+    let mut proxies = Vec::new();
+    for server in servers {
+        proxies.push(Proxy::start(server.port()).await);
+    }
+    proxies
+}
+
+fn through(proxies: &[Proxy]) -> Vec<String> {
+    proxies.iter().map(Proxy::url).collect()
+}
+
+/// Locks and unlocks, each time at once.
+async fn works_at_once(a: &mut Peer, b: &mut Peer, tickets: std::ops::Range<u64>) {
+    for ticket in tickets {
+        let start = Instant::now();
+        a.must_enter(ticket).await;
+        assert_eq!(b.enter(ticket).await, State::Waiting);
+        assert!(matches!(a.keep(ticket).await, Ok(State::Held { .. })));
+        assert!(a.leave(ticket).await.unwrap());
+        assert!(start.elapsed() < QUICK * 4, "{:?}", start.elapsed());
+        b.enters_within(ticket, QUICK * 5).await;
+        assert!(b.leave(ticket).await.unwrap());
+    }
+}
+
+#[tokio::test]
+async fn two_of_five_may_be_down() {
+    let mut servers = servers(5);
+    let (mut a, mut b) = (Peer::new(&urls(&servers)), Peer::new(&urls(&servers)));
+    works_at_once(&mut a, &mut b, 0..3).await;
+    a.must_enter(10).await;
+    servers[0].kill();
+    servers[3].kill();
+    assert!(matches!(a.keep(10).await, Ok(State::Held { .. })));
+    assert!(a.leave(10).await.unwrap());
+    works_at_once(&mut a, &mut b, 11..15).await;
+    // Also for whoever comes now.
+    let (mut a, mut b) = (Peer::new(&urls(&servers)), Peer::new(&urls(&servers)));
+    works_at_once(&mut a, &mut b, 0..3).await;
+}
+
+#[tokio::test]
+async fn with_three_of_five_down_nobody_gets_in_and_who_holds_learns_of_it() {
+    let mut servers = servers(5);
+    let permits = Coordinator::builder(redlock(&urls(&servers)))
+        .lease(LEASE)
+        .build()
+        .unwrap();
+    let guard = permits.mutex("buy").unwrap().lock().await.unwrap();
+    let start = Instant::now();
+    servers[0..3].iter_mut().for_each(RedisServer::kill);
+    let mut b = Peer::new(&urls(&servers));
+    let error = b.try_to_enter(1).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(
+        error
+            .to_string()
+            .contains("2 of 5 servers of Redlock answer"),
+        "{error}"
+    );
+    timeout(LEASE * 2, guard.lost()).await.expect("it is lost");
+    assert!(start.elapsed() > LEASE / 2, "not before its time");
+    // One comes back, empty: three answer, but two have a vote.
+    servers[0].restart();
+    let back = Instant::now();
+    b.enters_within(1, LEASE * 2).await;
+    assert!(back.elapsed() >= LEASE, "{:?}", back.elapsed());
+}
+
+#[tokio::test]
+async fn a_slow_server_slows_nobody_and_is_cleaned_when_it_is_back() {
+    let servers = servers(5);
+    let (mut a, mut b) = (Peer::new(&urls(&servers)), Peer::new(&urls(&servers)));
+    works_at_once(&mut a, &mut b, 0..2).await;
+    servers[2].pause();
+    works_at_once(&mut a, &mut b, 2..8).await;
+    // One that lost meanwhile: its late success is rolled back.
+    a.must_enter(10).await;
+    assert_eq!(b.enter(10).await, State::Waiting);
+    servers[2].resume();
+    sleep(LEASE / 4).await;
+    assert!(matches!(a.keep(10).await, Ok(State::Held { .. })));
+    assert!(a.leave(10).await.unwrap());
+    until(LEASE / 2, || !servers.iter().any(is_locked)).await;
+    a.must_enter(11).await;
+    until(LEASE / 2, || servers.iter().all(is_held)).await;
+}
+
+#[tokio::test]
+async fn a_lost_answer_is_made_good() {
+    let servers = servers(3);
+    let proxies = proxies(&servers).await;
+    let (mut a, mut b) = (Peer::new(&through(&proxies)), Peer::new(&urls(&servers)));
+    for round in 0..3 {
+        let (first, second) = (round * 2, round * 2 + 1);
+        a.must_enter(first).await;
+        // The leave is carried out, and nobody hears of it.
+        for proxy in &proxies[1..] {
+            proxy.set_present(Way::Down, Mode::LoseOneAndCut);
+        }
+        a.leave(first).await.unwrap_err();
+        assert!(!a.leave(first).await.unwrap(), "it had left before");
+        // So is the enter: it is said again, or it is given up, rolled back, and asked for anew.
+        for proxy in &proxies[1..] {
+            proxy.set_present(Way::Down, Mode::LoseOneAndCut);
+        }
+        let _ = a.try_to_enter(second).await;
+        a.enters_within(second, LEASE / 2).await;
+        assert_eq!(b.enter(first).await, State::Waiting);
+        assert!(a.leave(second).await.unwrap());
+        b.enters_within(first, LEASE / 2).await;
+        assert!(b.leave(first).await.unwrap());
+    }
+}
+
+#[tokio::test]
+async fn an_attempt_without_answers_leaves_nothing_behind() {
+    let servers = servers(3);
+    let proxies = proxies(&servers).await;
+    let mut a = Peer::new(&through(&proxies));
+    a.must_enter(1).await;
+    a.leave(1).await.unwrap();
+    for proxy in &proxies {
+        proxy.set_present(Way::Down, Mode::Lose);
+    }
+    a.try_to_enter(2).await.unwrap_err();
+    until(LEASE / 2, || !servers.iter().any(is_locked)).await;
+}
+
+#[tokio::test]
+async fn a_failed_extension_frees_nothing() {
+    let servers = servers(5);
+    let (mut a, mut b) = (Peer::new(&urls(&servers)), Peer::new(&urls(&servers)));
+    let token = a.must_enter(1).await;
+    until(LEASE / 4, || servers.iter().all(is_held)).await;
+    servers[0..3].iter().for_each(RedisServer::pause);
+    // Neither held nor gone.
+    for _ in 0..2 {
+        assert_eq!(a.keep(1).await.unwrap_err().kind(), ErrorKind::Unavailable);
+        assert!(servers[3..].iter().all(is_locked));
+    }
+    servers[0..3].iter().for_each(RedisServer::resume);
+    sleep(LEASE / 6).await;
+    assert!(servers.iter().all(is_locked));
+    assert_eq!(b.enter(1).await, State::Waiting);
+    assert_eq!(a.keep(1).await.unwrap(), State::Held { token });
+}
+
+#[tokio::test]
+async fn gone_is_said_only_by_a_majority() {
+    let servers = servers(5);
+    let mut a = Peer::new(&urls(&servers));
+    a.must_enter(1).await;
+    until(LEASE / 4, || servers.iter().all(is_held)).await;
+    let forget = |which: std::ops::Range<usize>| {
+        for server in &servers[which] {
+            server.command(&["DEL", LOCK]);
+        }
+    };
+    forget(0..2);
+    assert!(matches!(a.keep(1).await, Ok(State::Held { .. })));
+    // What two have lost is made good, for a majority says whose it is.
+    until(LEASE / 4, || servers.iter().all(is_held)).await;
+    // Two say yes, two say no, one says nothing.
+    forget(0..2);
+    servers[2].pause();
+    let error = a.keep(1).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    servers[2].resume();
+    sleep(LEASE / 6).await;
+    forget(0..3);
+    assert_eq!(a.keep(1).await.unwrap(), State::Gone);
+}
+
+#[tokio::test]
+async fn calls_given_up_at_any_moment_leave_nothing_behind() {
+    let servers = servers(3);
+    let (mut a, mut b) = (Peer::new(&urls(&servers)), Peer::new(&urls(&servers)));
+    a.must_enter(1_000).await;
+    a.leave(1_000).await.unwrap();
+    for ticket in 0..60 {
+        let enter = vec![ticket];
+        let call = Call { enter, ..a.call() };
+        let after = Duration::from_micros(rand::random_range(0..1500));
+        let _ = timeout(after, a.session.exchange(call)).await;
+        if ticket % 3 == 0 {
+            a.leave(ticket).await.unwrap();
+        } else {
+            // It wants in, still.
+            a.enters_within(ticket, LEASE / 2).await;
+            assert_eq!(b.enter(ticket).await, State::Waiting);
+            assert!(a.leave(ticket).await.unwrap());
+        }
+        b.enters_within(ticket, LEASE / 2).await;
+        b.leave(ticket).await.unwrap();
+    }
+    until(LEASE / 2, || !servers.iter().any(is_locked)).await;
+}

@@ -1,0 +1,100 @@
+//! Servers that come back empty have no vote for one longest lease.
+
+use super::*;
+use crate::Coordinator;
+
+/// Takes the lock of `holder` away from the last server, as if it had never got there.
+async fn holds_two_of_three(holder: &mut Peer, servers: &[RedisServer]) {
+    holder.must_enter(1).await;
+    until(LEASE / 4, || servers.iter().all(is_held)).await;
+    servers[2].command(&["DEL", LOCK]);
+}
+
+#[tokio::test]
+async fn a_server_that_came_back_empty_lets_no_second_holder_in() {
+    for flushed in [false, true] {
+        let mut servers = servers(3);
+        let (mut a, mut b) = (Peer::new(&urls(&servers)), Peer::new(&urls(&servers)));
+        holds_two_of_three(&mut a, &servers).await;
+        let word = Instant::now();
+        if flushed {
+            servers[1].command(&["FLUSHALL"]);
+        } else {
+            servers[1].restart();
+        }
+        // Two of three are free, and one of them has forgotten.
+        b.enters_within(1, LEASE * 2).await;
+        let waited = word.elapsed();
+        assert!(waited + LEASE / 10 >= LEASE, "{waited:?}");
+        assert_ne!(a.keep(1).await.ok(), Some(State::Held { token: 0 }));
+        assert_eq!(a.keep(1).await.unwrap(), State::Gone);
+    }
+}
+
+#[tokio::test]
+async fn it_waits_for_the_longest_lease_of_anybody() {
+    let mut servers = servers(3);
+    let long = LEASE * 3;
+    let mut a = Peer::new(&urls(&servers)).lease(long);
+    let mut b = Peer::new(&urls(&servers));
+    holds_two_of_three(&mut a, &servers).await;
+    let word = Instant::now();
+    servers[1].restart();
+    while word.elapsed() < LEASE * 5 / 2 {
+        assert_eq!(
+            b.enter(1).await,
+            State::Waiting,
+            "after {:?}",
+            word.elapsed()
+        );
+        sleep(LEASE / 6).await;
+    }
+    b.enters_within(1, LEASE * 2).await;
+    assert!(word.elapsed() + LEASE / 10 >= long);
+}
+
+#[tokio::test]
+async fn a_holder_outlives_restarts_one_after_the_other() {
+    let mut servers = servers(3);
+    let (mut a, mut b) = (Peer::new(&urls(&servers)), Peer::new(&urls(&servers)));
+    let token = a.must_enter(1).await;
+    until(LEASE / 4, || servers.iter().all(is_held)).await;
+    for server in &mut servers {
+        server.restart();
+        let end = Instant::now() + LEASE * 5 / 4;
+        while Instant::now() < end {
+            assert_eq!(a.keep(1).await.unwrap(), State::Held { token });
+            assert_eq!(b.enter(1).await, State::Waiting);
+            sleep(LEASE / 5).await;
+        }
+        assert!(is_held(server), "it was told");
+    }
+    assert!(a.leave(1).await.unwrap());
+    b.enters_within(1, LEASE / 2).await;
+}
+
+#[tokio::test]
+async fn the_first_lock_waits_for_one_lease() {
+    let servers: Vec<RedisServer> = (0..3).map(|_| RedisServer::start()).collect();
+    let permits = Coordinator::builder(redlock(&urls(&servers)))
+        .lease(LEASE)
+        .build()
+        .unwrap();
+    permits.check().await.unwrap();
+    let start = Instant::now();
+    let mutex = permits.mutex("buy").unwrap();
+    let error = mutex.try_lock().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::LimitReached, "{error}");
+    let guard = mutex.lock().await.unwrap();
+    let waited = start.elapsed();
+    assert!(
+        waited + LEASE / 5 > LEASE && waited < LEASE * 2,
+        "{waited:?}"
+    );
+    drop(guard);
+    let again = Instant::now();
+    let other = permits.mutex("another").unwrap().lock().await.unwrap();
+    assert!(again.elapsed() < LEASE * 3 / 4, "once and for all names");
+    drop(other);
+    permits.shutdown(LEASE).await.unwrap();
+}

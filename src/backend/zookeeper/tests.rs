@@ -1,0 +1,179 @@
+//! What is particular to ZooKeeper, against real servers. The rules that hold for every backend are in
+//! `tests/conformance`.
+
+mod builder;
+mod connection;
+mod ensemble;
+mod rights;
+mod sessions;
+
+use super::link::Link;
+use super::*;
+use crate::Coordinator;
+use crate::backend::support::zookeeper::{Settings as Servers, ZooKeepers};
+use crate::backend::{Event, Grant, Outcome, State};
+use crate::error::ErrorKind;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep, timeout};
+use zookeeper_client::Client;
+
+const LEASE: Duration = Duration::from_secs(10);
+const SECOND: Duration = Duration::from_secs(1);
+const MILLI: Duration = Duration::from_millis(1);
+
+/// One node, as a gate would use it.
+struct Peer {
+    link: Arc<Link>,
+    session: ZooKeeperSession,
+    events: mpsc::UnboundedReceiver<Event>,
+    node: Node,
+    number: AtomicU64,
+    lease: Duration,
+}
+
+/// A server for all tests that do it no harm.
+fn server() -> &'static ZooKeepers {
+    static SERVER: OnceLock<ZooKeepers> = OnceLock::new();
+    SERVER.get_or_init(|| ZooKeepers::start(1))
+}
+
+/// A prefix that no other test has.
+fn own_prefix() -> String {
+    static PREFIXES: AtomicU64 = AtomicU64::new(0);
+    format!("test-{}", PREFIXES.fetch_add(1, Ordering::Relaxed))
+}
+
+/// Over these servers, with a prefix of its own.
+fn zookeeper(servers: impl AsRef<str>) -> ZooKeeper {
+    let zookeeper = ZooKeeper::new(servers).unwrap();
+    zookeeper.prefix(own_prefix()).unwrap()
+}
+
+fn queue() -> Queue {
+    Queue::mutex(b"name").unwrap()
+}
+
+impl Peer {
+    fn new(zookeeper: &ZooKeeper) -> Self {
+        let (sender, events) = mpsc::unbounded_channel();
+        let node = Node::of_this_process();
+        let sink = Events::new(move |event| {
+            let _ = sender.send(event);
+        });
+        let link = Link::new(zookeeper.settings.clone(), node.clone(), sink);
+        Self {
+            session: ZooKeeperSession { link: link.clone() },
+            link,
+            events,
+            node,
+            number: AtomicU64::new(1),
+            lease: LEASE,
+        }
+    }
+
+    fn call(&self) -> Call {
+        Call {
+            queue: queue(),
+            number: self.number.fetch_add(1, Ordering::Relaxed),
+            limit: 1,
+            lease: self.lease,
+            leave: Vec::new(),
+            keep: Vec::new(),
+            enter: Vec::new(),
+            try_enter: Vec::new(),
+        }
+    }
+
+    /// Says it once.
+    async fn try_to_say(&self, call: Call) -> Result<Outcome, Error> {
+        match timeout(500 * MILLI, self.session.exchange(call)).await {
+            Ok(Ok(Reply::Done(outcome))) => Ok(outcome),
+            Ok(Ok(Reply::Stale)) => panic!("stale"),
+            Ok(Err(error)) => Err(error),
+            Err(_) => Err(Error::new(ErrorKind::Unavailable, "given up")),
+        }
+    }
+
+    /// Says it, under new numbers, until it is answered.
+    async fn say(&self, call: Call) -> Outcome {
+        let end = Instant::now() + 10 * SECOND;
+        let mut call = call;
+        loop {
+            match self.try_to_say(call.clone()).await {
+                Ok(outcome) => return outcome,
+                Err(error) if Instant::now() > end => panic!("{error:?}"),
+                Err(error) => assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}"),
+            }
+            sleep(20 * MILLI).await;
+            call.number = self.number.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn enters(&self, tickets: &[u64]) -> Call {
+        Call {
+            enter: tickets.to_vec(),
+            ..self.call()
+        }
+    }
+
+    fn keeps(&self, tickets: &[u64]) -> Call {
+        Call {
+            keep: tickets.to_vec(),
+            ..self.call()
+        }
+    }
+
+    fn leaves(&self, tickets: &[u64]) -> Call {
+        Call {
+            leave: tickets.to_vec(),
+            ..self.call()
+        }
+    }
+
+    async fn enter(&self, tickets: &[u64]) -> Outcome {
+        self.say(self.enters(tickets)).await
+    }
+
+    async fn keep(&self, tickets: &[u64]) -> Outcome {
+        self.say(self.keeps(tickets)).await
+    }
+
+    async fn leave(&self, tickets: &[u64]) -> Outcome {
+        self.say(self.leaves(tickets)).await
+    }
+
+    /// How many hold and wait.
+    async fn counts(&self) -> (u64, u64) {
+        let seen = self.session.inspect(queue()).await.unwrap();
+        (seen.in_use, seen.waiting)
+    }
+
+    async fn granted(&mut self) -> Grant {
+        let next = async {
+            loop {
+                match self.events.recv().await {
+                    Some(Event::Granted { grant, .. }) => return grant,
+                    Some(_) => {}
+                    None => panic!("no more events"),
+                }
+            }
+        };
+        timeout(50 * SECOND, next).await.expect("a grant")
+    }
+
+    async fn lost(&mut self) {
+        let next = async { while self.events.recv().await != Some(Event::Lost) {} };
+        timeout(5 * SECOND, next)
+            .await
+            .expect("the loss of the session");
+    }
+}
+
+fn holds(states: &[State]) -> Option<u64> {
+    match states {
+        [State::Held { token }] => Some(*token),
+        _ => None,
+    }
+}

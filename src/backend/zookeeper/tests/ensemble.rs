@@ -1,0 +1,93 @@
+//! Three servers, one of which goes.
+
+use super::*;
+
+async fn ensemble() -> ZooKeepers {
+    let start = || ZooKeepers::start(3);
+    tokio::task::spawn_blocking(start).await.unwrap()
+}
+
+#[tokio::test]
+async fn the_leader_is_killed() {
+    let mut servers = ensemble().await;
+    let zookeeper = zookeeper(servers.connect_string());
+    let permits = || {
+        Coordinator::builder(zookeeper.clone())
+            .lease(6 * SECOND)
+            .build()
+    };
+    let (here, there) = (permits().unwrap(), permits().unwrap());
+    let guard = here.mutex("a").unwrap().lock().await.unwrap();
+    let line = there.mutex("a").unwrap();
+    let waiting = tokio::spawn(async move { line.lock().await });
+    sleep(200 * MILLI).await;
+
+    let leader = servers.leader();
+    servers.kill(leader);
+    let killed = Instant::now();
+    // Newcomers are let in as soon as there is a new leader.
+    let other = here.mutex("b").unwrap();
+    while other.try_lock().await.is_err() {
+        assert!(killed.elapsed() < 6 * SECOND, "it goes on");
+        sleep(50 * MILLI).await;
+    }
+    assert!(guard.is_valid(), "its session has outlived the leader");
+    assert!(!waiting.is_finished());
+    let first = guard.token();
+    assert!(guard.unlock().await.unwrap(), "it was held until now");
+    let second = timeout(5 * SECOND, waiting).await.expect("granted");
+    let second = second.unwrap().unwrap();
+    assert!(
+        second.token() > first,
+        "tokens rise over a change of the leader"
+    );
+    assert!(second.unlock().await.unwrap());
+}
+
+#[tokio::test]
+async fn the_leader_is_paused() {
+    let servers = ensemble().await;
+    let zookeeper = zookeeper(servers.connect_string());
+    let permits = Coordinator::builder(zookeeper).lease(6 * SECOND);
+    let permits = permits.build().unwrap();
+    let semaphore = permits.semaphore("a", 2).unwrap();
+    let held = semaphore.acquire().await.unwrap();
+    let leader = servers.leader();
+    servers.pause(leader);
+    let start = Instant::now();
+    while semaphore.try_acquire().await.is_err() {
+        assert!(start.elapsed() < 12 * SECOND, "the others go on without it");
+        sleep(50 * MILLI).await;
+    }
+    servers.resume(leader);
+    sleep(SECOND).await;
+    drop(semaphore.try_acquire().await.unwrap());
+    drop(held);
+}
+
+#[tokio::test]
+async fn two_of_three_are_down_and_one_comes_back() {
+    let mut servers = ensemble().await;
+    let zookeeper = zookeeper(servers.connect_string());
+    let permits = Coordinator::new(zookeeper.clone());
+    let mutex = permits.mutex("a").unwrap();
+    let guard = mutex.lock().await.unwrap();
+    let token = guard.token();
+    servers.kill(0);
+    servers.kill(1);
+    sleep(200 * MILLI).await;
+    let newcomer = Coordinator::new(zookeeper);
+    let error = newcomer.check().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    servers.restart(1);
+    let start = Instant::now();
+    while newcomer.check().await.is_err() {
+        assert!(start.elapsed() < 10 * SECOND);
+        sleep(50 * MILLI).await;
+    }
+    let other = newcomer.mutex("a").unwrap();
+    assert!(other.try_lock().await.is_err(), "nothing was lost");
+    drop(guard);
+    let next = timeout(10 * SECOND, other.lock()).await.expect("an answer");
+    assert!(next.unwrap().token() > token);
+}

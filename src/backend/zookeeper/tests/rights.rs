@@ -1,0 +1,136 @@
+//! Users, rights, chroots, and what else the server may not like.
+
+use super::*;
+use zookeeper_client::{Acl, Acls, AuthId, CreateMode, Error as ZkError, Permission};
+
+async fn operator() -> Client {
+    Client::connect(&server().connect_string()).await.unwrap()
+}
+
+#[tokio::test]
+async fn with_a_user_the_nodes_are_for_that_user_only() {
+    let zookeeper = zookeeper(server().connect_string());
+    let ours = || zookeeper.clone().auth("shop", "secret").unwrap();
+    let (a, mut b) = (Peer::new(&ours()), Peer::new(&ours()));
+    a.session.check().await.unwrap();
+    a.enter(&[1]).await;
+    assert_eq!(b.enter(&[1]).await.entered, [State::Waiting]);
+    let parent = format!("{}/mutex:name", zookeeper.settings.base());
+    let seen = operator().await.list_children(&parent).await;
+    assert_eq!(seen, Err(ZkError::NoAuth));
+    for stranger in [
+        zookeeper.clone(),
+        zookeeper.clone().auth("shop", "wrong-one").unwrap(),
+    ] {
+        let peer = Peer::new(&stranger);
+        for error in [
+            peer.session.check().await.unwrap_err(),
+            peer.try_to_say(peer.enters(&[1])).await.unwrap_err(),
+            peer.session.inspect(queue()).await.unwrap_err(),
+            (peer.session.evict(queue(), a.node.ticket(1)).await).unwrap_err(),
+        ] {
+            assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+            let said = format!("{error} {error:?}");
+            assert!(said.contains("127.0.0.1"), "{said}");
+            assert!(
+                !said.contains("secret") && !said.contains("wrong-one"),
+                "{said}"
+            );
+        }
+        // A caller hears of it too, and at once.
+        let permits = Coordinator::new(stranger);
+        let error = permits.mutex("name").unwrap().lock().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Denied);
+    }
+    a.leave(&[1]).await;
+    assert_eq!(b.granted().await.ticket, 1);
+}
+
+#[tokio::test]
+async fn a_path_without_rights_is_named_at_check() {
+    let operator = operator().await;
+    let anyone = |rights| [Acl::new(rights, AuthId::anyone())];
+    for (rights, missing) in [
+        (Permission::READ, "create"),
+        (Permission::CREATE | Permission::READ, ""),
+    ] {
+        let zookeeper = zookeeper(server().connect_string());
+        let acls = anyone(rights);
+        let options = CreateMode::Persistent.with_acls(Acls::new(&acls));
+        let base = zookeeper.settings.base();
+        operator.create(&base, &[], &options).await.unwrap();
+        let checked = Peer::new(&zookeeper).session.check().await;
+        if missing.is_empty() {
+            checked.expect("our own nodes give all the rights that are needed");
+        } else {
+            let error = checked.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Denied);
+            assert!(error.to_string().contains(missing), "{error}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn everything_is_below_the_chroot() {
+    let root = own_prefix();
+    // It is made when it is not there.
+    for _ in 0..2 {
+        let servers = format!("{}/{root}/deep", server().connect_string());
+        let zookeeper = ZooKeeper::new(servers).unwrap().prefix("shop").unwrap();
+        let (a, mut b) = (Peer::new(&zookeeper), Peer::new(&zookeeper));
+        a.session.check().await.unwrap();
+        a.enter(&[1]).await;
+        assert_eq!(b.enter(&[1]).await.entered, [State::Waiting]);
+        let parent = format!("/{root}/deep/shop/mutex:name");
+        let seen = operator().await.list_children(&parent).await.unwrap();
+        assert_eq!(seen.len(), 2);
+        a.leave(&[1]).await;
+        assert_eq!(b.granted().await.ticket, 1);
+        b.leave(&[1]).await;
+    }
+}
+
+#[tokio::test]
+async fn foreign_nodes_are_ignored() {
+    let zookeeper = zookeeper(server().connect_string());
+    let (a, mut b) = (Peer::new(&zookeeper), Peer::new(&zookeeper));
+    let parent = format!("{}/mutex:name", zookeeper.settings.base());
+    a.enter(&[1]).await;
+    a.leave(&[1]).await;
+    let operator = operator().await;
+    let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
+    for (name, data) in [
+        ("lock-0000000000", "1 1"),
+        ("config", ""),
+        ("host-1-abc-1-0000000000", "no terms"),
+        ("-1-0000000000", "1 1"),
+    ] {
+        let node = format!("{parent}/{name}");
+        operator.mkdir(&parent, &options).await.unwrap();
+        (operator.create(&node, data.as_bytes(), &options).await).unwrap();
+    }
+    assert!(holds(&a.enter(&[2]).await.entered).is_some());
+    assert_eq!(b.enter(&[1]).await.entered, [State::Waiting]);
+    assert_eq!(b.counts().await, (1, 1));
+    a.leave(&[2]).await;
+    assert_eq!(b.granted().await.ticket, 1);
+}
+
+#[tokio::test]
+async fn a_lease_that_outlives_every_session_is_refused() {
+    let start = || {
+        ZooKeepers::start_with(Servers {
+            longest_session: 2 * SECOND,
+            ..Servers::default()
+        })
+    };
+    let server = tokio::task::spawn_blocking(start).await.unwrap();
+    let zookeeper = zookeeper(server.connect_string());
+    let permits = Coordinator::new(zookeeper.clone()); // 10 s
+    let error = permits.mutex("a").unwrap().lock().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Incompatible);
+    assert!(error.to_string().contains("maxSessionTimeout"), "{error}");
+    let short = Coordinator::builder(zookeeper).lease(2 * SECOND);
+    let short = short.build().unwrap();
+    drop(short.mutex("a").unwrap().lock().await.unwrap());
+}

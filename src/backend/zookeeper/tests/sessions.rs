@@ -1,0 +1,196 @@
+//! The session ends, or outlives what it was made by.
+
+use super::*;
+use crate::backend::support::proxy::{Mode, Proxy, Way};
+use tokio::runtime::Builder;
+
+/// A peer that can be cut off until its session has ended, and one that cannot.
+async fn mortal() -> (Proxy, Peer, Peer) {
+    let proxy = Proxy::start(server().port(0)).await;
+    let direct = zookeeper(server().connect_string());
+    let mut cut = direct.clone();
+    cut.settings.servers = proxy.address().into();
+    let mut peer = Peer::new(&cut);
+    peer.lease = SECOND;
+    (proxy, peer, Peer::new(&direct))
+}
+
+#[tokio::test]
+async fn a_session_that_ends_takes_every_ticket_along() {
+    let (proxy, mut peer, other) = mortal().await;
+    let token = holds(&peer.enter(&[1]).await.entered);
+    assert_eq!(peer.enter(&[2]).await.entered, [State::Waiting]);
+    assert_eq!(other.enter(&[1]).await.entered, [State::Waiting]);
+    proxy.set(Way::Up, Mode::Lose);
+    while other.counts().await != (1, 0) {
+        sleep(20 * MILLI).await;
+    }
+    proxy.set(Way::Up, Mode::Pass);
+    proxy.cut();
+    peer.lost().await;
+    let kept = peer.keep(&[1, 2]).await.kept;
+    assert_eq!(kept, [State::Gone, State::Gone]);
+    let anew = peer.enter(&[2]).await.entered;
+    assert_eq!(anew, [State::Waiting], "at the end of the line");
+    assert!(holds(&other.enter(&[1]).await.entered) > token);
+    assert_eq!(other.counts().await, (1, 1));
+}
+
+#[tokio::test]
+async fn a_session_that_ends_while_holding() {
+    let (proxy, mut peer, mut other) = mortal().await;
+    let first = holds(&peer.enter(&[1]).await.entered).unwrap();
+    assert_eq!(other.enter(&[1]).await.entered, [State::Waiting]);
+    proxy.set(Way::Up, Mode::Lose);
+    let granted = other.granted().await;
+    assert_eq!(granted.ticket, 1);
+    assert!(granted.token > first, "tokens rise");
+    proxy.set(Way::Up, Mode::Pass);
+    proxy.cut();
+    peer.lost().await;
+    assert_eq!(peer.keep(&[1]).await.kept, [State::Gone]);
+}
+
+#[tokio::test]
+async fn callers_see_a_session_end() {
+    let proxy = Proxy::start(server().port(0)).await;
+    let direct = zookeeper(server().connect_string());
+    let mut cut = direct.clone();
+    cut.settings.servers = proxy.address().into();
+    let permits = Coordinator::builder(cut).lease(2 * SECOND).build().unwrap();
+    let other = Coordinator::builder(direct)
+        .lease(2 * SECOND)
+        .build()
+        .unwrap();
+    let mutex = permits.mutex("m").unwrap();
+    let guard = mutex.lock().await.unwrap();
+    let permit = permits.semaphore("s", 1).unwrap().acquire().await.unwrap();
+    // In a line, too, when the session ends.
+    let (line, others_line) = (permits.mutex("line").unwrap(), other.mutex("line").unwrap());
+    let held = others_line.lock().await.unwrap();
+    let waiting = tokio::spawn(async move { line.lock().await });
+    waits(&others_line, 1).await;
+    // Whoever waits has heard so: else he would be a newcomer, and refused when nothing is answered.
+    sleep(300 * MILLI).await;
+
+    proxy.set(Way::Up, Mode::Lose);
+    let cut_off = Instant::now();
+    let why = timeout(5 * SECOND, guard.lost()).await.expect("lost");
+    assert_eq!(why.kind(), ErrorKind::Lost);
+    assert!(
+        cut_off.elapsed() < SECOND * 7 / 2,
+        "{:?}",
+        cut_off.elapsed()
+    );
+    let others_mutex = other.mutex("m").unwrap();
+    let next = timeout(5 * SECOND, others_mutex.lock()).await;
+    let next = next.expect("the session has ended").unwrap();
+    assert!(next.token() > guard.token());
+    assert!(!permit.is_valid());
+    waits(&others_line, 0).await;
+
+    proxy.set(Way::Up, Mode::Pass);
+    proxy.cut();
+    let why = timeout(5 * SECOND, permit.lost()).await.expect("lost");
+    assert_eq!(why.kind(), ErrorKind::Lost);
+    waits(&others_line, 1).await; // anew
+    drop((held, next));
+    let second = timeout(10 * SECOND, waiting).await.expect("granted");
+    drop(second.unwrap().unwrap());
+    drop(
+        timeout(5 * SECOND, mutex.lock())
+            .await
+            .expect("granted")
+            .unwrap(),
+    );
+}
+
+/// Waits until so many wait.
+async fn waits(line: &crate::Mutex, waiting: u64) {
+    let end = Instant::now() + 20 * SECOND;
+    loop {
+        let seen = line.inspect().await;
+        if seen.as_ref().is_ok_and(|seen| seen.waiting == waiting) {
+            return;
+        }
+        assert!(Instant::now() < end, "not {waiting}: {seen:?}");
+        sleep(20 * MILLI).await;
+    }
+}
+
+#[test]
+fn a_session_outlives_the_runtime_that_made_it() {
+    server();
+    let zookeeper = zookeeper(server().connect_string());
+    let runtime = || {
+        Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+    };
+    let there = runtime().unwrap();
+    let peer = Peer::new(&zookeeper);
+    let token = there.block_on(async { holds(&peer.enter(&[1]).await.entered) });
+    assert!(token.is_some());
+    there.shutdown_background();
+    let here = runtime().unwrap();
+    let kept = here.block_on(async { peer.keep(&[1]).await.kept });
+    assert_eq!(holds(&kept), token);
+}
+
+#[test]
+fn a_session_outlives_a_runtime_that_nobody_drives() {
+    server();
+    let zookeeper = zookeeper(server().connect_string());
+    let runtime = || Builder::new_current_thread().enable_all().build().unwrap();
+    let (there, peer) = (runtime(), Peer::new(&zookeeper));
+    let token = there.block_on(async { holds(&peer.enter(&[1]).await.entered) });
+    let here = runtime();
+    let kept = here.block_on(async { peer.keep(&[1]).await.kept });
+    assert_eq!(holds(&kept), token);
+    // Driven again, the old connection does not end the session.
+    there.block_on(async { sleep(300 * MILLI).await });
+    let kept = here.block_on(async { peer.keep(&[1]).await.kept });
+    assert_eq!(holds(&kept), token);
+}
+
+#[tokio::test]
+async fn a_process_that_dies_is_out_when_its_session_is() {
+    let zookeeper = zookeeper(server().connect_string());
+    let mut dead = Peer::new(&zookeeper);
+    dead.lease = SECOND;
+    dead.enter(&[1]).await;
+    let died = Instant::now();
+    let session = dead.link.session();
+    drop(dead);
+    assert!(session.is_some());
+    let mut other = Peer::new(&zookeeper);
+    assert_eq!(other.enter(&[1]).await.entered, [State::Waiting]);
+    other.granted().await;
+    let (took, lease) = (died.elapsed(), SECOND);
+    assert!(took > lease && took < lease * 5 / 2, "{took:?}");
+}
+
+#[tokio::test]
+async fn what_nobody_knows_of_is_swept() {
+    let zookeeper = zookeeper(server().connect_string());
+    let mut peer = Peer::new(&zookeeper);
+    peer.lease = SECOND / 2;
+    let other = Peer::new(&zookeeper);
+    peer.enter(&[1]).await;
+    peer.leave(&[1]).await;
+    // As if a call had run late.
+    let late = format!(
+        "{}/mutex:name/{}-",
+        zookeeper.settings.base(),
+        peer.node.ticket(9)
+    );
+    let late_comer = Client::connect(&zookeeper.settings.servers).await.unwrap();
+    let mode = zookeeper_client::CreateMode::EphemeralSequential;
+    let options = mode.with_acls(zookeeper_client::Acls::anyone_all());
+    let created = late_comer.create(&late, b"1 500", &options).await;
+    created.unwrap();
+    assert_eq!(other.counts().await, (1, 0));
+    sleep(peer.lease * 3).await;
+    assert_eq!(other.counts().await, (0, 0), "swept, though nobody called");
+}

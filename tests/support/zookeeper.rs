@@ -1,0 +1,268 @@
+//! ZooKeeper servers of a test's own: on free ports, in a folder that goes away, killed when dropped or when the test
+//! program ends.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io::{self, Read, Write as _};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// How long servers may take to be ready.
+const PATIENCE: Duration = Duration::from_secs(20);
+const JARS: &str = "/usr/share/java/zookeeper.jar";
+/// The longest session: tests have leases of an hour.
+const LONGEST_SESSION: Duration = Duration::from_secs(100_000);
+
+/// One server, or an ensemble.
+#[derive(Debug)]
+pub struct ZooKeepers {
+    servers: Vec<Server>,
+    folder: TempDir,
+    /// Kills the servers and removes the folder when its input ends, that is when the test program does, even by SIGKILL.
+    guard: Option<Child>,
+}
+
+#[derive(Debug)]
+struct Server {
+    child: Option<Child>,
+    port: u16,
+}
+
+/// How they are set.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    pub servers: usize,
+    pub shortest_session: Duration,
+    pub longest_session: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            servers: 1,
+            shortest_session: Duration::from_millis(200),
+            longest_session: LONGEST_SESSION,
+        }
+    }
+}
+
+// === impl ZooKeepers ===
+
+impl ZooKeepers {
+    pub fn start(servers: usize) -> Self {
+        Self::start_with(Settings {
+            servers,
+            ..Settings::default()
+        })
+    }
+
+    pub fn start_with(settings: Settings) -> Self {
+        // Somebody else may take a free port before a server does: then other ones.
+        for _ in 0..5 {
+            let mut servers = Self::prepare(settings);
+            for at in 0..settings.servers {
+                servers.run(at);
+            }
+            servers.stand_guard();
+            if servers.wait_until_ready() {
+                return servers;
+            }
+        }
+        panic!("ZooKeeper does not start with {settings:?}");
+    }
+
+    /// As clients take it.
+    pub fn connect_string(&self) -> String {
+        let servers = self.servers.iter();
+        let servers: Vec<String> = servers.map(|s| format!("127.0.0.1:{}", s.port)).collect();
+        servers.join(",")
+    }
+
+    pub fn port(&self, server: usize) -> u16 {
+        self.servers[server].port
+    }
+
+    /// SIGKILL.
+    pub fn kill(&mut self, server: usize) {
+        if let Some(mut child) = self.servers[server].child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// With what it had stored. Does not wait for it.
+    pub fn restart(&mut self, server: usize) {
+        self.kill(server);
+        self.run(server);
+        self.stand_guard();
+    }
+
+    /// SIGSTOP: connections stay open, nothing is answered.
+    pub fn pause(&self, server: usize) {
+        self.signal(server, rustix::process::Signal::STOP);
+    }
+
+    /// SIGCONT.
+    pub fn resume(&self, server: usize) {
+        self.signal(server, rustix::process::Signal::CONT);
+    }
+
+    /// The leader of an ensemble.
+    pub fn leader(&self) -> usize {
+        let leads = |at: &usize| self.mode(*at).is_some_and(|mode| mode == "leader");
+        let end = Instant::now() + PATIENCE;
+        while Instant::now() < end {
+            if let Some(leader) = (0..self.servers.len()).find(leads) {
+                return leader;
+            }
+            sleep(Duration::from_millis(20));
+        }
+        panic!("there is no leader");
+    }
+
+    /// Whether every server that runs is part of the ensemble.
+    pub fn wait_until_ready(&mut self) -> bool {
+        let end = Instant::now() + PATIENCE;
+        while Instant::now() < end {
+            let mut ready = true;
+            for at in 0..self.servers.len() {
+                if let Some(child) = &mut self.servers[at].child {
+                    if !matches!(child.try_wait(), Ok(None)) {
+                        return false;
+                    }
+                    ready &= self.mode(at).is_some();
+                }
+            }
+            if ready {
+                return true;
+            }
+            sleep(Duration::from_millis(20));
+        }
+        false
+    }
+
+    fn prepare(settings: Settings) -> Self {
+        let folder = tempfile::tempdir().expect("a folder for ZooKeeper");
+        let ports: Vec<[u16; 3]> = free_ports(settings.servers);
+        for (at, [port, ..]) in ports.iter().enumerate() {
+            let data = folder.path().join(at.to_string());
+            fs::create_dir(&data).expect("a folder");
+            fs::write(data.join("myid"), (at + 1).to_string()).expect("a file");
+            let mut config = format!(
+                "tickTime=100\ninitLimit=100\nsyncLimit=30\nmaxClientCnxns=0\n4lw.commands.whitelist=*\n\
+                 admin.enableServer=false\nclientPort={port}\nclientPortAddress=127.0.0.1\n\
+                 minSessionTimeout={}\nmaxSessionTimeout={}\ndataDir={}\n",
+                settings.shortest_session.as_millis(),
+                settings.longest_session.as_millis(),
+                data.display(),
+            );
+            if settings.servers > 1 {
+                for (other, [_, quorum, election]) in ports.iter().enumerate() {
+                    let _ = writeln!(config, "server.{}=127.0.0.1:{quorum}:{election}", other + 1);
+                }
+            }
+            fs::write(data.join("zoo.cfg"), config).expect("a file");
+        }
+        let servers = ports.iter().map(|[port, ..]| Server {
+            child: None,
+            port: *port,
+        });
+        Self {
+            servers: servers.collect(),
+            folder,
+            guard: None,
+        }
+    }
+
+    fn run(&mut self, server: usize) {
+        let config = self.folder.path().join(server.to_string()).join("zoo.cfg");
+        let child = Command::new("java")
+            .args(["-Xms32m", "-Xmx192m", "-XX:+UseSerialGC"])
+            .args(["-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"])
+            .args([
+                "-Dzookeeper.forceSync=no",
+                "-Dzookeeper.preAllocSize=1024",
+                "-Dzookeeper.jmx.log4j.disable=true",
+                "-Dznode.container.checkIntervalMs=100",
+                "-Dznode.container.maxPerMinute=1000000",
+                "-Djava.net.preferIPv4Stack=true",
+            ])
+            .args(["-cp", JARS])
+            .arg("org.apache.zookeeper.server.quorum.QuorumPeerMain")
+            .arg(config)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap_or_else(|error| match error.kind() {
+                io::ErrorKind::NotFound => panic!("java is not installed: run tests/run"),
+                _ => panic!("java does not start: {error}"),
+            });
+        assert!(
+            fs::exists(JARS).unwrap_or(false),
+            "ZooKeeper is not installed: run tests/run"
+        );
+        self.servers[server].child = Some(child);
+    }
+
+    fn stand_guard(&mut self) {
+        self.dismiss_guard();
+        let children = self.servers.iter().filter_map(|s| s.child.as_ref());
+        let pids: Vec<String> = children.map(|child| child.id().to_string()).collect();
+        let script = "read _; kill -9 $1; rm -rf \"$2\"";
+        let guard = Command::new("sh")
+            .args(["-c", script, "guard", &pids.join(" ")])
+            .arg(self.folder.path())
+            .stdin(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn();
+        self.guard = Some(guard.expect("a shell"));
+    }
+
+    fn dismiss_guard(&mut self) {
+        if let Some(mut guard) = self.guard.take() {
+            let _ = guard.kill();
+            let _ = guard.wait();
+        }
+    }
+
+    fn signal(&self, server: usize, signal: rustix::process::Signal) {
+        if let Some(child) = &self.servers[server].child {
+            let pid = rustix::process::Pid::from_child(child);
+            rustix::process::kill_process(pid, signal).expect("a signal for ZooKeeper");
+        }
+    }
+
+    /// `standalone`, `leader` or `follower`; `None` while it is nothing of that.
+    fn mode(&self, server: usize) -> Option<String> {
+        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port(server))).ok()?;
+        stream.set_read_timeout(Some(Duration::from_secs(1))).ok()?;
+        stream.write_all(b"srvr").ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).ok()?;
+        let mode = answer.lines().find_map(|line| line.strip_prefix("Mode: "));
+        mode.map(str::to_owned)
+    }
+}
+
+impl Drop for ZooKeepers {
+    fn drop(&mut self) {
+        self.dismiss_guard();
+        for at in 0..self.servers.len() {
+            self.kill(at);
+        }
+    }
+}
+
+fn free_ports(servers: usize) -> Vec<[u16; 3]> {
+    let bind = || TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    let listeners: Vec<[TcpListener; 3]> = (0..servers).map(|_| [bind(), bind(), bind()]).collect();
+    let port = |l: &TcpListener| l.local_addr().expect("a free port").port();
+    listeners
+        .iter()
+        .map(|three| three.each_ref().map(port))
+        .collect()
+}
