@@ -77,7 +77,7 @@ impl AnyBackend {
             }
             #[cfg(feature = "etcd")]
             "etcd" | "etcds" => {
-                let etcd = crate::Etcd::from_url(&url)?;
+                let etcd = crate::Etcd::of_url(&url)?;
                 Ok(Self::of(
                     &scheme,
                     match prefix {

@@ -54,6 +54,10 @@
 //!   than Redis by far, and no place for thousands of permits a second.
 //! * `ZooKeeper` (feature `zookeeper`) counts over every process that uses the same ensemble and prefix. No grant is ever
 //!   lost, whichever server goes: [its page](super::zookeeper) says what that costs.
+//! * `Etcd` (feature `etcd`) counts over every process that uses the same cluster and prefix. What it has granted is stored by
+//!   a majority, so neither a failover nor the loss of a node lets more in than the limit: take it for a mutex that
+//!   matters, where an etcd is at hand. Each acquisition is a write that a majority syncs to disk, so it is slower
+//!   than Redis by far, and no place for thousands of permits a second.
 //!
 //! All keep the same rules and pass the same tests as far as they promise them, so that what works over one works over
 //! the other.

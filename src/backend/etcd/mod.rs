@@ -172,7 +172,7 @@ impl Etcd {
     /// # Errors
     ///
     /// [`ErrorKind::InvalidConfig`] if the URL cannot work. The message never repeats it, for it may hold a password.
-    pub fn from_url(url: impl AsRef<str>) -> Result<Self, Error> {
+    pub(crate) fn of_url(url: impl AsRef<str>) -> Result<Self, Error> {
         const FORM: &str = "this is no URL of an etcd cluster: etcd://[user:password@]host:port[,host:port…] is one, and so \
                             is etcds://… over TLS";
         let (scheme, rest) = url.as_ref().split_once("://").unwrap_or_default();

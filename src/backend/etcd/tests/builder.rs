@@ -40,10 +40,10 @@ fn bad_addresses_are_refused_and_never_repeated() {
 
 #[test]
 fn a_url_names_the_nodes_and_the_user() {
-    let etcd = Etcd::from_url("etcd://me:s%40crt@a:1,b:2").unwrap();
+    let etcd = Etcd::of_url("etcd://me:s%40crt@a:1,b:2").unwrap();
     assert_eq!(etcd.servers, ["http://a:1", "http://b:2"]);
     assert_eq!(etcd.user, Some(("me".to_owned(), "s@crt".to_owned())));
-    assert!(Etcd::from_url("etcds://a:1/").unwrap().is_secure());
+    assert!(Etcd::of_url("etcds://a:1/").unwrap().is_secure());
     for bad in [
         "",
         "etcd:",
@@ -53,7 +53,7 @@ fn a_url_names_the_nodes_and_the_user() {
         "etcd://secret@a:1",
         "etcd://a:1/secret",
     ] {
-        let error = Etcd::from_url(bad).unwrap_err();
+        let error = Etcd::of_url(bad).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{bad}");
         assert!(!error.to_string().contains("secret"), "{error}");
     }
