@@ -72,6 +72,9 @@ mod permit;
 mod semaphore;
 
 pub use backend::any::AnyBackend;
+#[cfg(feature = "etcd")]
+#[cfg_attr(docsrs, doc(cfg(feature = "etcd")))]
+pub use backend::etcd::Etcd;
 pub use backend::memory::Memory;
 #[cfg(feature = "redis")]
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]

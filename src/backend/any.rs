@@ -12,6 +12,8 @@ use std::sync::Arc;
 /// | URL | backend | feature |
 /// | --- | --- | --- |
 /// | `memory:` | [`Memory`](crate::Memory), a store of its own for each URL that is read | |
+/// | `etcd://[user:password@]host:port[,host:port…]` | [`Etcd`](crate::Etcd) | `etcd` |
+/// | `etcds://…`, the same over TLS | [`Etcd`](crate::Etcd) | `etcd` |
 /// | `redis://[user:password@]host[:port][/db]` | [`Redis`](crate::Redis) | `redis` |
 /// | `rediss://[user:password@]host[:port][/db]` | [`Redis`](crate::Redis) over TLS | `redis-tls` |
 /// | `redis+unix:///path/to/socket` | [`Redis`](crate::Redis) | `redis` |
@@ -73,6 +75,19 @@ impl AnyBackend {
                     },
                 ))
             }
+            #[cfg(feature = "etcd")]
+            "etcd" | "etcds" => {
+                let etcd = crate::Etcd::of_url(&url)?;
+                Ok(Self::of(
+                    &scheme,
+                    match prefix {
+                        Some(prefix) => etcd.prefix(prefix)?,
+                        None => etcd,
+                    },
+                ))
+            }
+            #[cfg(not(feature = "etcd"))]
+            "etcd" | "etcds" => Err(not_built_in("etcd")),
             #[cfg(not(feature = "redis"))]
             "redis" | "rediss" | "redis+unix" | "unix" => Err(not_built_in("redis")),
             #[cfg(not(feature = "redis"))]
@@ -93,7 +108,7 @@ impl AnyBackend {
             #[cfg(not(feature = "zookeeper"))]
             "zookeeper" => Err(not_built_in("zookeeper")),
             _ => Err(Error::config(
-                "this URL names no backend: memory:, redis://, rediss://, redis+unix://, redis+sentinel://, redis+cluster://, redlock: and zookeeper:// do",
+                "this URL names no backend: memory:, redis://, rediss://, redis+unix://, redis+sentinel://, redis+cluster://, redlock:, etcd:// and zookeeper:// do",
             )),
         }
     }
@@ -140,7 +155,12 @@ impl fmt::Debug for AnyBackend {
     }
 }
 
-#[cfg(not(all(feature = "redis", feature = "redlock", feature = "zookeeper")))]
+#[cfg(not(all(
+    feature = "etcd",
+    feature = "redis",
+    feature = "redlock",
+    feature = "zookeeper"
+)))]
 fn not_built_in(feature: &str) -> Error {
     Error::config(format!(
         "the backend of this URL is not built in: turn on the feature `{feature}` of tower-permit"

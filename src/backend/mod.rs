@@ -11,6 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub(crate) mod any;
+#[cfg(feature = "etcd")]
+pub(crate) mod etcd;
 pub(crate) mod memory;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
@@ -22,14 +24,15 @@ pub(crate) mod zookeeper;
 #[cfg(test)]
 #[path = "../../tests/conformance/mod.rs"]
 mod conformance;
-#[cfg(all(test, any(feature = "redis", feature = "zookeeper")))]
+#[cfg(all(test, any(feature = "etcd", feature = "redis", feature = "zookeeper")))]
 #[path = "../../tests/support/mod.rs"]
 mod support;
 
 /// The most tickets that one call may name.
 pub(crate) const MOST_TICKETS: usize = 256;
 
-/// Where permits live: [`Memory`](crate::Memory), [`Redis`](crate::Redis), [`Redlock`](crate::Redlock). Given to
+/// Where permits live: [`Memory`](crate::Memory), [`Redis`](crate::Redis), [`Redlock`](crate::Redlock),
+/// [`Etcd`](crate::Etcd) or [`ZooKeeper`](crate::ZooKeeper). Given to
 /// [`Coordinator::new`](crate::Coordinator::new).
 ///
 /// Sealed: the contract behind it is private while this crate is at 0.x.
@@ -141,11 +144,12 @@ pub(crate) enum Event {
     Granted { queue: Queue, grant: Grant },
     /// Every ticket of this node is gone, held or waiting, about whatever name: its session has ended. Sent before
     /// anything is granted to the next one.
-    #[cfg_attr(not(feature = "zookeeper"), allow(dead_code))] // others have no session
+    #[cfg_attr(not(any(feature = "etcd", feature = "zookeeper")), allow(dead_code))]
+    // others have no session
     Lost,
     /// The push channel was made anew: what was pushed meanwhile is lost, so ask again.
     #[cfg_attr(not(any(feature = "redis", feature = "zookeeper")), allow(dead_code))]
-    // memory misses none
+    // others miss none
     Resync,
 }
 

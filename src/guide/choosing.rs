@@ -38,7 +38,7 @@
 //!
 //! # Which backend
 //!
-//! There are four:
+//! There are five:
 //!
 //! * [`Memory`] counts within one process. It is for tests, for a service that runs once, and to start with. It has
 //!   nothing to fail.
@@ -48,8 +48,16 @@
 //!   them are down, and a restart or a flush of one lets no second holder in. For mutexes and limits of 1 only, without
 //!   an order, and each lock costs two trips to every server. Its page says what Martin Kleppmann found wrong with the
 //!   algorithm, and what of that is mended here.
+//! * `Etcd` (feature `etcd`) counts over every process that uses the same cluster and prefix. What it has granted is stored by
+//!   a majority, so neither a failover nor the loss of a node lets more in than the limit: take it for a mutex that
+//!   matters, where an etcd is at hand. Each acquisition is a write that a majority syncs to disk, so it is slower
+//!   than Redis by far, and no place for thousands of permits a second.
 //! * `ZooKeeper` (feature `zookeeper`) counts over every process that uses the same ensemble and prefix. No grant is ever
 //!   lost, whichever server goes: [its page](super::zookeeper) says what that costs.
+//! * `Etcd` (feature `etcd`) counts over every process that uses the same cluster and prefix. What it has granted is stored by
+//!   a majority, so neither a failover nor the loss of a node lets more in than the limit: take it for a mutex that
+//!   matters, where an etcd is at hand. Each acquisition is a write that a majority syncs to disk, so it is slower
+//!   than Redis by far, and no place for thousands of permits a second.
 //!
 //! All keep the same rules and pass the same tests as far as they promise them, so that what works over one works over
 //! the other.

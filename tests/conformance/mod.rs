@@ -6,6 +6,8 @@
 //! private.
 
 mod calls;
+#[cfg(feature = "etcd")]
+mod etcd_rig;
 mod leases;
 mod memory_rig;
 mod model;
@@ -193,3 +195,7 @@ conformance!(redis_cluster: shared_redis_rig::SharedRig<shared_redis_rig::Cluste
 conformance!(zookeeper: zookeeper_rig::ZooKeeperRig<1>);
 #[cfg(feature = "zookeeper")]
 conformance!(zookeeper_3: zookeeper_rig::ZooKeeperRig<3>);
+#[cfg(feature = "etcd")]
+conformance!(etcd: etcd_rig::EtcdRig<1>);
+#[cfg(feature = "etcd")]
+conformance!(etcd_3: etcd_rig::EtcdRig<3>);

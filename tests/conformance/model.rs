@@ -19,6 +19,8 @@ pub(super) async fn rule_03_it_does_what_a_plain_queue_does<R: Rig>(rig: &R) {
         let mut random = StdRng::seed_from_u64(seed);
         let mut peers: Vec<Peer> = (0..3)
             .map(|_| rig.peer(1).about(queue(&format!("name {seed}"))))
+            // Time is of no interest here, nor is how busy the machine is.
+            .map(|peer| peer.lease(R::LEASE * 4))
             .collect();
         let mut model = Model::default();
         let mut limits = [0; 3];

@@ -23,6 +23,8 @@ pub(super) trait Rig: Sized {
     const FORGIVES: bool = true;
     /// Whether what a node has said last outlives the loss of everything that is stored, since the node itself keeps it.
     const REMEMBERS: bool = false;
+    /// Whether what runs out is gone by the clock alone, before anybody does something about it.
+    const TO_THE_POINT: bool = true;
 
     async fn start() -> Self;
 

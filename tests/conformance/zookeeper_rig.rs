@@ -58,7 +58,8 @@ impl<const SERVERS: usize> ZooKeeperRig<SERVERS> {
 }
 
 impl<const SERVERS: usize> Rig for ZooKeeperRig<SERVERS> {
-    const LEASE: Duration = Duration::from_millis(400);
+    /// Three servers have more to do for each answer.
+    const LEASE: Duration = Duration::from_millis(if SERVERS == 1 { 500 } else { 700 });
     const VIRTUAL: bool = false;
     const PUSHES: bool = true;
     const FORGIVES: bool = false;

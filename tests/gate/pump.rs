@@ -1,6 +1,6 @@
 //! A backend that is slow, silent or gone, and what callers see of it.
 
-use crate::backend::{Backend, Call, Events, Inspection, Open, Promises, Reply, Session};
+use crate::backend::{Backend, Call, Event, Events, Inspection, Open, Promises, Reply, Session};
 use crate::error::{Error, ErrorKind};
 use crate::name::{Node, Queue};
 use crate::{Coordinator, Memory, Semaphore};
@@ -42,6 +42,22 @@ struct Manners {
 struct Behind {
     session: Arc<dyn Session>,
     manners: Arc<Mutex<Manners>>,
+}
+
+/// [`Memory`], with its events at hand.
+#[derive(Clone, Default)]
+struct Tapped {
+    memory: Memory,
+    events: Arc<Mutex<Option<Events>>>,
+}
+
+impl Backend for Tapped {}
+
+impl Open for Tapped {
+    fn open(self, node: Node, events: Events) -> Arc<dyn Session> {
+        *self.events.lock().unwrap() = Some(events.clone());
+        self.memory.open(node, events)
+    }
 }
 
 impl Door {
@@ -148,7 +164,9 @@ fn a_try_is_answered_though_the_runtime_goes_that_asked_for_it() {
     let door = Door::new(Manner::After(Duration::ZERO));
     door.once(Manner::Silent);
     door.once(Manner::Silent);
-    let (_permits, semaphore) = door.semaphore(10 * SECOND);
+    let permits = Coordinator::builder(door.clone()).outage_after(30 * SECOND);
+    let permits = permits.build().expect("fine settings");
+    let semaphore = permits.semaphore("test", 1).expect("a fine limit");
     // The pump lives here, and is about to ask for the second time when this goes.
     let there = Builder::new_multi_thread().enable_all().build().unwrap();
     let other = semaphore.clone();
@@ -211,4 +229,31 @@ async fn a_second_outage_is_like_the_first_and_who_was_answered_waits_on() {
     }
     drop(held);
     drop(waiting.await.unwrap().expect("a permit"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_that_ends_loses_every_permit_at_once_and_those_who_wait_get_in() {
+    let tapped = Tapped::default();
+    let permits = Coordinator::new(tapped.clone());
+    let one = permits.mutex("one").unwrap();
+    let many = permits.semaphore("many", 2).unwrap();
+    let (guard, permit) = (one.lock().await.unwrap(), many.acquire().await.unwrap());
+    let waiter = tokio::spawn({
+        let one = one.clone();
+        async move { one.lock().await }
+    });
+    sleep(10 * MILLI).await;
+    let start = Instant::now();
+    let events = tapped.events.lock().unwrap().clone().unwrap();
+    events.send(Event::Lost);
+    timeout(SECOND, guard.lost())
+        .await
+        .expect("the guard is told");
+    timeout(SECOND, permit.lost())
+        .await
+        .expect("the permit is told");
+    assert!(start.elapsed() < 10 * MILLI);
+    assert_eq!((many.stats().lost, many.stats().in_use), (1, 0));
+    let guard = timeout(SECOND, waiter).await.expect("it gets in");
+    assert!(guard.unwrap().unwrap().is_valid());
 }

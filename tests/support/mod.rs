@@ -5,6 +5,7 @@ pub mod certificates;
 pub mod clock;
 pub mod cluster;
 pub mod door;
+pub mod etcd;
 pub mod logs;
 pub mod process;
 pub mod proxy;

@@ -169,14 +169,6 @@ impl Peer {
             .await
             .expect("the loss of the session");
     }
-
-    /// Ends the session as the server does when nobody has been heard of for too long.
-    async fn expire(&self) {
-        let session = self.link.session().expect("a session");
-        let thief = Client::connector().with_session(session);
-        let thief = thief.connect(&self.link.settings.servers).await;
-        drop(thief.expect("the session is taken over")); // which closes it
-    }
 }
 
 fn holds(states: &[State]) -> Option<u64> {

@@ -4,37 +4,51 @@ use super::*;
 use crate::backend::support::proxy::{Mode, Proxy, Way};
 use tokio::runtime::Builder;
 
+/// A peer that can be cut off until its session has ended, and one that cannot.
+async fn mortal() -> (Proxy, Peer, Peer) {
+    let proxy = Proxy::start(server().port(0)).await;
+    let direct = zookeeper(server().connect_string());
+    let mut cut = direct.clone();
+    cut.settings.servers = proxy.address().into();
+    let mut peer = Peer::new(&cut);
+    peer.lease = SECOND;
+    (proxy, peer, Peer::new(&direct))
+}
+
 #[tokio::test]
 async fn a_session_that_ends_takes_every_ticket_along() {
-    let zookeeper = zookeeper(server().connect_string());
-    let (mut peer, other) = (Peer::new(&zookeeper), Peer::new(&zookeeper));
+    let (proxy, mut peer, other) = mortal().await;
     let token = holds(&peer.enter(&[1]).await.entered);
     assert_eq!(peer.enter(&[2]).await.entered, [State::Waiting]);
     assert_eq!(other.enter(&[1]).await.entered, [State::Waiting]);
-    peer.expire().await;
+    proxy.set(Way::Up, Mode::Lose);
+    while other.counts().await != (1, 0) {
+        sleep(20 * MILLI).await;
+    }
+    proxy.set(Way::Up, Mode::Pass);
+    proxy.cut();
     peer.lost().await;
     let kept = peer.keep(&[1, 2]).await.kept;
     assert_eq!(kept, [State::Gone, State::Gone]);
-    assert_eq!(
-        peer.enter(&[2]).await.entered,
-        [State::Waiting],
-        "anew, at the end"
-    );
+    let anew = peer.enter(&[2]).await.entered;
+    assert_eq!(anew, [State::Waiting], "at the end of the line");
     assert!(holds(&other.enter(&[1]).await.entered) > token);
     assert_eq!(other.counts().await, (1, 1));
 }
 
 #[tokio::test]
 async fn a_session_that_ends_while_holding() {
-    let zookeeper = zookeeper(server().connect_string());
-    let (mut peer, mut other) = (Peer::new(&zookeeper), Peer::new(&zookeeper));
+    let (proxy, mut peer, mut other) = mortal().await;
     let first = holds(&peer.enter(&[1]).await.entered).unwrap();
     assert_eq!(other.enter(&[1]).await.entered, [State::Waiting]);
-    peer.expire().await;
+    proxy.set(Way::Up, Mode::Lose);
     let granted = other.granted().await;
     assert_eq!(granted.ticket, 1);
     assert!(granted.token > first, "tokens rise");
+    proxy.set(Way::Up, Mode::Pass);
+    proxy.cut();
     peer.lost().await;
+    assert_eq!(peer.keep(&[1]).await.kept, [State::Gone]);
 }
 
 #[tokio::test]
@@ -55,16 +69,16 @@ async fn callers_see_a_session_end() {
     let (line, others_line) = (permits.mutex("line").unwrap(), other.mutex("line").unwrap());
     let held = others_line.lock().await.unwrap();
     let waiting = tokio::spawn(async move { line.lock().await });
-    while others_line.inspect().await.unwrap().waiting == 0 {
-        sleep(10 * MILLI).await;
-    }
+    waits(&others_line, 1).await;
+    // Whoever waits has heard so: else he would be a newcomer, and refused when nothing is answered.
+    sleep(300 * MILLI).await;
 
     proxy.set(Way::Up, Mode::Lose);
     let cut_off = Instant::now();
     let why = timeout(5 * SECOND, guard.lost()).await.expect("lost");
     assert_eq!(why.kind(), ErrorKind::Lost);
     assert!(
-        cut_off.elapsed() < SECOND * 3 / 2,
+        cut_off.elapsed() < SECOND * 7 / 2,
         "{:?}",
         cut_off.elapsed()
     );
@@ -73,17 +87,13 @@ async fn callers_see_a_session_end() {
     let next = next.expect("the session has ended").unwrap();
     assert!(next.token() > guard.token());
     assert!(!permit.is_valid());
-    while others_line.inspect().await.unwrap().waiting > 0 {
-        sleep(10 * MILLI).await;
-    }
+    waits(&others_line, 0).await;
 
     proxy.set(Way::Up, Mode::Pass);
     proxy.cut();
     let why = timeout(5 * SECOND, permit.lost()).await.expect("lost");
     assert_eq!(why.kind(), ErrorKind::Lost);
-    while others_line.inspect().await.unwrap().waiting == 0 {
-        sleep(10 * MILLI).await; // in line anew
-    }
+    waits(&others_line, 1).await; // anew
     drop((held, next));
     let second = timeout(10 * SECOND, waiting).await.expect("granted");
     drop(second.unwrap().unwrap());
@@ -93,6 +103,19 @@ async fn callers_see_a_session_end() {
             .expect("granted")
             .unwrap(),
     );
+}
+
+/// Waits until so many wait.
+async fn waits(line: &crate::Mutex, waiting: u64) {
+    let end = Instant::now() + 20 * SECOND;
+    loop {
+        let seen = line.inspect().await;
+        if seen.as_ref().is_ok_and(|seen| seen.waiting == waiting) {
+            return;
+        }
+        assert!(Instant::now() < end, "not {waiting}: {seen:?}");
+        sleep(20 * MILLI).await;
+    }
 }
 
 #[test]

@@ -1,0 +1,164 @@
+//! What is particular to etcd. The rules that hold for every backend are in `tests/conformance`.
+
+mod builder;
+mod faults;
+mod leases;
+mod rights;
+
+use super::*;
+use crate::backend::support::etcd::EtcdCluster;
+use crate::backend::{Event, Grant, Outcome, State};
+use std::sync::atomic::{AtomicU64, Ordering};
+use tokio::sync::mpsc;
+use tokio::time::sleep;
+
+const LEASE: Duration = Duration::from_secs(3);
+
+/// One node, as a gate would use it.
+struct Peer {
+    session: Arc<EtcdSession>,
+    events: mpsc::UnboundedReceiver<Event>,
+    node: Node,
+    number: AtomicU64,
+    lease: Duration,
+}
+
+impl Peer {
+    fn of(cluster: &EtcdCluster) -> Self {
+        Self::at(Etcd::new(cluster.endpoints()).unwrap())
+    }
+
+    fn at(etcd: Etcd) -> Self {
+        let (sender, events) = mpsc::unbounded_channel();
+        let node = Node::of_this_process();
+        let sink = Events::new(move |event| {
+            let _ = sender.send(event);
+        });
+        Self {
+            session: etcd.session(node.clone(), sink),
+            events,
+            node,
+            number: AtomicU64::new(1),
+            lease: LEASE,
+        }
+    }
+
+    fn lease(mut self, lease: Duration) -> Self {
+        self.lease = lease;
+        self
+    }
+
+    fn call(&self) -> Call {
+        Call {
+            queue: queue(),
+            number: self.number.fetch_add(1, Ordering::Relaxed),
+            limit: 1,
+            lease: self.lease,
+            leave: Vec::new(),
+            keep: Vec::new(),
+            enter: Vec::new(),
+            try_enter: Vec::new(),
+        }
+    }
+
+    async fn say(&self, call: Call) -> Result<Outcome, Error> {
+        match timeout(Duration::from_secs(5), self.session.exchange(call)).await {
+            Ok(Ok(Reply::Done(outcome))) => Ok(outcome),
+            Ok(Ok(Reply::Stale)) => panic!("stale"),
+            Ok(Err(error)) => Err(error),
+            Err(_) => panic!("no answer"),
+        }
+    }
+
+    async fn try_to_enter(&self, tickets: &[u64]) -> Result<Outcome, Error> {
+        let enter = tickets.to_vec();
+        self.say(Call {
+            enter,
+            ..self.call()
+        })
+        .await
+    }
+
+    async fn enter(&self, tickets: &[u64]) -> Vec<State> {
+        self.try_to_enter(tickets).await.unwrap().entered
+    }
+
+    async fn keep(&self, tickets: &[u64]) -> Result<Vec<State>, Error> {
+        let keep = tickets.to_vec();
+        let outcome = self
+            .say(Call {
+                keep,
+                ..self.call()
+            })
+            .await?;
+        Ok(outcome.kept)
+    }
+
+    async fn leave(&self, tickets: &[u64]) -> Vec<bool> {
+        let leave = tickets.to_vec();
+        self.say(Call {
+            leave,
+            ..self.call()
+        })
+        .await
+        .unwrap()
+        .left
+    }
+
+    /// Gives up after this time, as a gate does when an answer takes too long.
+    async fn give_up(&self, call: Call, after: Duration) {
+        let call = self.session.exchange(call);
+        assert!(timeout(after, call).await.is_err(), "it was answered");
+    }
+
+    async fn event(&mut self) -> Event {
+        timeout(Duration::from_secs(5), self.events.recv())
+            .await
+            .expect("an event in time")
+            .expect("an event")
+    }
+
+    async fn granted(&mut self) -> Grant {
+        match self.event().await {
+            Event::Granted { grant, .. } => grant,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn lease_id(&self) -> i64 {
+        self.session.inner.held_lease().expect("a lease")
+    }
+
+    fn revoke(&self, cluster: &EtcdCluster) {
+        cluster.ctl(&["lease", "revoke", &format!("{:x}", self.lease_id())]);
+    }
+}
+
+fn queue() -> Queue {
+    Queue::mutex(b"name").unwrap()
+}
+
+fn is_held(states: &[State]) -> bool {
+    matches!(states, [State::Held { .. }])
+}
+
+/// Asks until it holds. Returns how long that took.
+async fn until_held(peer: &Peer, ticket: u64, within: Duration) -> Duration {
+    let start = std::time::Instant::now();
+    loop {
+        let answer = timeout(
+            Duration::from_millis(500),
+            peer.session.exchange(Call {
+                enter: vec![ticket],
+                ..peer.call()
+            }),
+        );
+        if let Ok(Ok(Reply::Done(outcome))) = answer.await
+            && is_held(&outcome.entered)
+        {
+            return start.elapsed();
+        }
+        assert!(start.elapsed() < within, "still waits after {within:?}");
+        sleep(Duration::from_millis(20)).await;
+    }
+}

@@ -1,0 +1,108 @@
+//! Nodes that are stopped, killed, or not there.
+
+use super::*;
+
+#[tokio::test]
+async fn the_leader_is_paused() {
+    let cluster = EtcdCluster::start(3);
+    let (a, b) = (Peer::of(&cluster), Peer::of(&cluster));
+    assert!(is_held(&a.enter(&[1]).await));
+    assert_eq!(b.enter(&[1]).await, [State::Waiting]);
+    let leader = cluster.leader();
+    cluster.pause(leader);
+    // The others elect another; nothing that was granted is lost.
+    let again = until_held(&a, 1, Duration::from_secs(5)).await;
+    assert!(again < Duration::from_secs(3), "{again:?}");
+    cluster.resume(leader);
+    assert!(is_held(&a.keep(&[1]).await.unwrap()));
+    assert_eq!(b.enter(&[1]).await, [State::Waiting]);
+    assert_eq!(a.leave(&[1]).await, [true]);
+    until_held(&b, 1, Duration::from_secs(3)).await;
+}
+
+#[tokio::test]
+async fn a_node_is_killed_and_comes_back() {
+    let mut cluster = EtcdCluster::start(3);
+    let (a, mut b) = (Peer::of(&cluster), Peer::of(&cluster));
+    assert!(is_held(&a.enter(&[1]).await));
+    assert_eq!(b.enter(&[1]).await, [State::Waiting]);
+    // Both talk to the first one.
+    cluster.kill(0);
+    let again = until_held(&a, 1, Duration::from_secs(5)).await;
+    assert!(again < Duration::from_secs(3), "{again:?}");
+    assert_eq!(b.enter(&[1]).await, [State::Waiting]);
+    // The watch was made anew, on another node.
+    sleep(Duration::from_millis(300)).await;
+    assert_eq!(a.leave(&[1]).await, [true]);
+    assert_eq!(b.granted().await.ticket, 1);
+    cluster.restart(0);
+    assert!(is_held(&b.keep(&[1]).await.unwrap()));
+}
+
+#[tokio::test]
+async fn one_endpoint_is_down_from_the_start() {
+    let mut cluster = EtcdCluster::start(3);
+    cluster.kill(0);
+    let a = Peer::of(&cluster);
+    let took = until_held(&a, 1, Duration::from_secs(5)).await;
+    assert!(took < Duration::from_secs(2), "{took:?}");
+    a.session.check().await.unwrap();
+}
+
+#[tokio::test]
+async fn without_a_majority_nobody_gets_in_and_nobody_waits_for_ever() {
+    let cluster = EtcdCluster::start(3);
+    let a = Peer::of(&cluster);
+    a.session.check().await.unwrap();
+    cluster.pause(1);
+    cluster.pause(2);
+    let start = std::time::Instant::now();
+    let error = a.try_to_enter(&[1]).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(
+        start.elapsed() < Duration::from_secs(4),
+        "{:?}",
+        start.elapsed()
+    );
+    cluster.resume(1);
+    cluster.resume(2);
+    until_held(&a, 1, Duration::from_secs(5)).await;
+}
+
+#[tokio::test]
+async fn a_watch_goes_on_after_a_restart_and_a_compaction() {
+    let mut cluster = EtcdCluster::start(1);
+    let (a, mut b) = (Peer::of(&cluster), Peer::of(&cluster));
+    assert!(is_held(&a.enter(&[1]).await));
+    assert_eq!(b.enter(&[1]).await, [State::Waiting]);
+    sleep(Duration::from_millis(200)).await;
+    cluster.kill(0);
+    cluster.restart(0);
+    for key in 0..20 {
+        cluster.ctl(&["put", "other", &key.to_string()]);
+    }
+    let answer = cluster.ctl(&["get", "other", "-w", "fields"]);
+    let revision = answer
+        .lines()
+        .find_map(|line| line.strip_prefix("\"Revision\" : "));
+    cluster.ctl(&["compact", revision.expect("a revision")]);
+    sleep(Duration::from_millis(500)).await;
+    assert!(is_held(&a.keep(&[1]).await.unwrap()));
+    a.leave(&[1]).await;
+    assert_eq!(b.granted().await.ticket, 1);
+}
+
+#[tokio::test]
+async fn a_cluster_that_is_wiped_loses_everything_and_goes_on() {
+    let mut cluster = EtcdCluster::start(1);
+    let mut a = Peer::of(&cluster);
+    for _ in 0..5 {
+        a.enter(&[1]).await;
+        a.leave(&[1]).await;
+    }
+    assert!(is_held(&a.enter(&[1]).await));
+    cluster.wipe();
+    assert!(!is_held(&a.keep(&[1]).await.unwrap_or_default()));
+    assert_eq!(a.event().await, Event::Lost);
+    until_held(&a, 2, Duration::from_secs(3)).await;
+}

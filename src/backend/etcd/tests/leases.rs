@@ -1,0 +1,202 @@
+//! The lease of the process, and what becomes of it.
+
+use super::*;
+
+#[tokio::test]
+async fn a_lease_that_is_revoked_loses_what_was_held_and_what_waited() {
+    let cluster = EtcdCluster::start(1);
+    let (mut a, mut b) = (Peer::of(&cluster), Peer::of(&cluster));
+    assert!(is_held(&a.enter(&[1]).await));
+    assert_eq!(b.enter(&[1, 2]).await, [State::Waiting; 2]);
+    // While waiting: the places are lost, and taken anew by what the gate says next.
+    b.revoke(&cluster);
+    assert_eq!(b.event().await, Event::Lost);
+    assert_eq!(b.enter(&[1, 2]).await, [State::Waiting; 2]);
+    // While holding.
+    a.revoke(&cluster);
+    assert_eq!(a.event().await, Event::Lost);
+    assert_eq!(b.granted().await.ticket, 1);
+    assert_eq!(a.keep(&[1]).await.unwrap(), [State::Gone]);
+    assert_eq!(a.enter(&[2]).await, [State::Waiting]);
+}
+
+#[tokio::test]
+async fn a_call_that_meets_a_revoked_lease_fails_and_the_next_has_a_new_one() {
+    let cluster = EtcdCluster::start(1);
+    let mut a = Peer::of(&cluster);
+    assert!(is_held(&a.enter(&[1]).await));
+    a.revoke(&cluster);
+    let error = a.try_to_enter(&[2]).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert_eq!(a.event().await, Event::Lost);
+    assert!(is_held(&a.enter(&[2]).await));
+}
+
+#[tokio::test]
+async fn a_dead_process_is_out_soon_after_its_lease() {
+    let cluster = EtcdCluster::start(1);
+    let b = Peer::of(&cluster);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .unwrap();
+    let etcd = Etcd::new(cluster.endpoints()).unwrap();
+    let a = runtime
+        .spawn(async {
+            let a = Peer::at(etcd).lease(Duration::from_secs(1));
+            assert!(is_held(&a.enter(&[1]).await));
+            a
+        })
+        .await
+        .unwrap();
+    // Its tasks end with its runtime, as they would with the process.
+    runtime.shutdown_background();
+    let took = until_held(&b, 1, Duration::from_secs(6)).await;
+    assert!(took > Duration::from_millis(900), "{took:?}");
+    // It comes back on another runtime, and is told.
+    let mut a = a;
+    assert_eq!(a.keep(&[1]).await.unwrap(), [State::Gone]);
+    assert_eq!(a.event().await, Event::Lost);
+}
+
+#[tokio::test]
+async fn the_keeper_is_made_anew_on_the_runtime_of_the_next_call() {
+    let cluster = EtcdCluster::start(1);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .unwrap();
+    let etcd = Etcd::new(cluster.endpoints()).unwrap();
+    let mut a = runtime
+        .spawn(async {
+            let a = Peer::at(etcd).lease(Duration::from_secs(1));
+            assert!(is_held(&a.enter(&[1]).await));
+            a
+        })
+        .await
+        .unwrap();
+    runtime.shutdown_background();
+    // Another ticket is spoken of, and the first one's lease goes on with it; but only until its own time is over.
+    for _ in 0..10 {
+        a.enter(&[2]).await;
+        sleep(Duration::from_millis(250)).await;
+    }
+    assert_eq!(
+        a.granted().await.ticket,
+        2,
+        "the first ran out, and not the lease"
+    );
+}
+
+#[tokio::test]
+async fn a_session_that_nobody_uses_leaves_nothing() {
+    let cluster = EtcdCluster::start(1);
+    let a = Peer::of(&cluster);
+    assert!(is_held(&a.enter(&[1]).await));
+    assert_eq!(a.leave(&[1]).await, [true]);
+    drop(a);
+    sleep(Duration::from_millis(300)).await;
+    assert_eq!(
+        cluster.ctl(&["lease", "list"]).lines().count(),
+        1,
+        "only the head line"
+    );
+    assert_eq!(cluster.ctl(&["get", "--prefix", "permit"]), "");
+}
+
+#[tokio::test]
+async fn a_write_that_comes_late_is_fenced_off() {
+    let cluster = EtcdCluster::start(1);
+    let a = Peer::of(&cluster);
+    a.enter(&[1]).await;
+    a.leave(&[1]).await;
+    // The server is stopped while it has the request: it is carried out afterwards, unless it is fenced off.
+    cluster.pause(0);
+    let enter = Call {
+        enter: vec![2],
+        ..a.call()
+    };
+    a.give_up(enter, Duration::from_millis(200)).await;
+    let leave = Call {
+        leave: vec![2],
+        ..a.call()
+    };
+    let left = tokio::spawn({
+        let session = a.session.clone();
+        async move { session.exchange(leave).await }
+    });
+    sleep(Duration::from_millis(100)).await;
+    cluster.resume(0);
+    let left = timeout(Duration::from_secs(5), left)
+        .await
+        .unwrap()
+        .unwrap();
+    assert!(matches!(left, Ok(Reply::Done(_))), "{left:?}");
+    sleep(Duration::from_millis(300)).await;
+    let seen = a.session.inspect(queue()).await.unwrap();
+    assert_eq!((seen.in_use, seen.waiting), (0, 0));
+}
+
+#[tokio::test]
+async fn what_stands_under_the_lease_and_nobody_knows_is_swept() {
+    let cluster = EtcdCluster::start(1);
+    let a = Peer::of(&cluster).lease(Duration::from_secs(1));
+    a.enter(&[1]).await;
+    let key = format!("permit/mutex/name/{}", a.node.ticket(7));
+    let lease = format!("--lease={:x}", a.lease_id());
+    cluster.ctl(&["put", &lease, &key, "1 1000"]);
+    for _ in 0..8 {
+        a.keep(&[1]).await.unwrap();
+        sleep(Duration::from_millis(250)).await;
+    }
+    assert_eq!(cluster.ctl(&["get", &key]), "");
+    assert!(is_held(&a.keep(&[1]).await.unwrap()));
+}
+
+#[tokio::test]
+async fn two_tasks_of_one_process_are_two_tickets() {
+    let cluster = EtcdCluster::start(1);
+    let permits = crate::Coordinator::new(Etcd::new(cluster.endpoints()).unwrap());
+    let inside = Arc::new(AtomicU64::new(0));
+    let tasks = (0..8).map(|_| {
+        let (permits, inside) = (permits.clone(), inside.clone());
+        tokio::spawn(async move {
+            for _ in 0..10 {
+                let guard = permits.mutex("one").unwrap().lock().await.unwrap();
+                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two inside");
+                sleep(Duration::from_millis(1)).await;
+                inside.fetch_sub(1, Ordering::SeqCst);
+                drop(guard);
+            }
+        })
+    });
+    for task in tasks.collect::<Vec<_>>() {
+        task.await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_coordinator_hears_at_once_that_everything_is_lost() {
+    let cluster = EtcdCluster::start(1);
+    let etcd = Etcd::new(cluster.endpoints()).unwrap();
+    let permits = crate::Coordinator::builder(etcd)
+        .lease(LEASE)
+        .build()
+        .unwrap();
+    let guard = permits.mutex("one").unwrap().lock().await.unwrap();
+    let permit = permits
+        .semaphore("many", 3)
+        .unwrap()
+        .acquire()
+        .await
+        .unwrap();
+    let leases = cluster.ctl(&["lease", "list"]);
+    cluster.ctl(&["lease", "revoke", leases.lines().nth(1).unwrap()]);
+    let lost = futures_util::future::join(guard.lost(), permit.lost());
+    timeout(LEASE, lost).await.expect("both are told");
+    drop((guard, permit));
+    let again = permits.mutex("one").unwrap();
+    assert!(timeout(LEASE, again.lock()).await.unwrap().is_ok());
+}

@@ -1,0 +1,322 @@
+//! An etcd cluster of a test's own: on free ports, in folders that go away, killed when dropped.
+
+use super::certificates::Authority;
+use std::fmt;
+use std::io::{self, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// How long a cluster may take to begin, and a command to be answered.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Running nodes that nobody else uses. Everything is synchronous.
+pub struct EtcdCluster {
+    nodes: Vec<Node>,
+    args: Vec<String>,
+    /// Clients talk over TLS.
+    secure: bool,
+    /// In memory where that can be: a folder is about 120 MB, and every write is synced.
+    folder: TempDir,
+}
+
+struct Node {
+    child: Option<Child>,
+    /// Kills the server when its input ends, that is when the test program does, even by SIGKILL.
+    guard: Option<Child>,
+    port: u16,
+    peer_port: u16,
+}
+
+// === impl EtcdCluster ===
+
+impl EtcdCluster {
+    /// With so many nodes and quick elections.
+    pub fn start(nodes: usize) -> Self {
+        Self::start_with(nodes, &[])
+    }
+
+    /// `args` go to the command line of each node.
+    pub fn start_with(nodes: usize, args: &[&str]) -> Self {
+        Self::start_as(nodes, args, None)
+    }
+
+    /// One node that clients talk to over TLS.
+    pub fn start_secure(authority: &Authority) -> Self {
+        Self::start_as(1, &[], Some(authority))
+    }
+
+    fn start_as(nodes: usize, args: &[&str], authority: Option<&Authority>) -> Self {
+        for attempt in 0..10 {
+            let mut cluster = Self {
+                nodes: (0..nodes).map(|_| Node::new()).collect(),
+                args: args.iter().map(|arg| (*arg).to_owned()).collect(),
+                secure: authority.is_some(),
+                folder: folder(attempt),
+            };
+            if let Some(authority) = authority {
+                cluster.add_certificates(authority);
+            }
+            for node in 0..nodes {
+                cluster.run(node);
+            }
+            if cluster.is_ready() {
+                return cluster;
+            }
+        }
+        panic!("etcd does not start with {args:?}");
+    }
+
+    pub fn endpoint(&self, node: usize) -> String {
+        format!("127.0.0.1:{}", self.nodes[node].port)
+    }
+
+    pub fn endpoints(&self) -> Vec<String> {
+        (0..self.nodes.len())
+            .map(|node| self.endpoint(node))
+            .collect()
+    }
+
+    pub fn port(&self, node: usize) -> u16 {
+        self.nodes[node].port
+    }
+
+    /// SIGKILL.
+    pub fn kill(&mut self, node: usize) {
+        self.nodes[node].kill();
+    }
+
+    /// Starts a node that was killed; what it had stored is there.
+    pub fn restart(&mut self, node: usize) {
+        self.kill(node);
+        self.run(node);
+        assert!(self.is_ready(), "etcd does not start again");
+    }
+
+    /// Kills all nodes and starts them with nothing stored.
+    pub fn wipe(&mut self) {
+        for node in 0..self.nodes.len() {
+            self.kill(node);
+            let _ = std::fs::remove_dir_all(self.data(node));
+        }
+        for node in 0..self.nodes.len() {
+            self.run(node);
+        }
+        assert!(self.is_ready(), "etcd does not start again");
+    }
+
+    /// SIGSTOP: connections stay open, nothing is answered.
+    pub fn pause(&self, node: usize) {
+        self.nodes[node].signal(rustix::process::Signal::STOP);
+    }
+
+    /// SIGCONT.
+    pub fn resume(&self, node: usize) {
+        self.nodes[node].signal(rustix::process::Signal::CONT);
+    }
+
+    /// Which node leads now, as any that runs says.
+    pub fn leader(&self) -> usize {
+        let end = Instant::now() + PATIENCE;
+        while Instant::now() < end {
+            for node in (0..self.nodes.len()).filter(|node| self.nodes[*node].child.is_some()) {
+                let status = self
+                    .ask(node, "maintenance/status", "{}")
+                    .unwrap_or_default();
+                let id = |what: &str| {
+                    let after = status.split(&format!("\"{what}\":\"")).nth(1)?;
+                    after
+                        .split('"')
+                        .next()
+                        .filter(|id| *id != "0")
+                        .map(str::to_owned)
+                };
+                if let (Some(own), Some(leader)) = (id("member_id"), id("leader"))
+                    && own == leader
+                {
+                    return node;
+                }
+            }
+            sleep(Duration::from_millis(20));
+        }
+        panic!("nobody leads");
+    }
+
+    /// `etcdctl` with these words. Panics if it fails.
+    pub fn ctl(&self, words: &[&str]) -> String {
+        let mut command = Command::new("etcdctl");
+        if self.secure {
+            command
+                .arg("--cacert")
+                .arg(self.folder.path().join("ca.pem"));
+        }
+        let output = command
+            .env("ETCDCTL_API", "3")
+            .args(["--endpoints", &self.endpoints().join(",")])
+            .args(words)
+            .output()
+            .expect("etcdctl is not installed: run tests/run");
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        assert!(
+            output.status.success(),
+            "{words:?}: {}",
+            text(&output.stderr)
+        );
+        text(&output.stdout)
+    }
+
+    /// Asks a node over its HTTP gateway. The answer is a line of JSON.
+    fn ask(&self, node: usize, what: &str, body: &str) -> io::Result<String> {
+        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.nodes[node].port))?;
+        stream.set_read_timeout(Some(Duration::from_millis(500)))?;
+        write!(
+            stream,
+            "POST /v3/{what} HTTP/1.0\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        )?;
+        io::read_to_string(stream)
+    }
+
+    fn add_certificates(&self, authority: &Authority) {
+        let certificate = authority.sign(&["127.0.0.1"]);
+        for (name, pem) in [
+            ("ca.pem", authority.pem()),
+            ("server.pem", certificate.chain),
+            ("server.key", certificate.key),
+        ] {
+            std::fs::write(self.folder.path().join(name), pem).expect("a file");
+        }
+    }
+
+    fn data(&self, node: usize) -> PathBuf {
+        self.folder.path().join(format!("node{node}"))
+    }
+
+    fn run(&mut self, node: usize) {
+        let peers: Vec<String> = (self.nodes.iter().enumerate())
+            .map(|(at, node)| format!("node{at}=http://127.0.0.1:{}", node.peer_port))
+            .collect();
+        let scheme = if self.secure { "https" } else { "http" };
+        let url = format!("{scheme}://127.0.0.1:{}", self.nodes[node].port);
+        let peer_url = format!("http://127.0.0.1:{}", self.nodes[node].peer_port);
+        let mut command = Command::new("etcd");
+        if self.secure {
+            let file = |name: &str| self.folder.path().join(name);
+            command.arg("--cert-file").arg(file("server.pem"));
+            command.arg("--key-file").arg(file("server.key"));
+        }
+        let child = command
+            .args(["--name", &format!("node{node}"), "--data-dir"])
+            .arg(self.data(node))
+            .args([
+                "--listen-client-urls",
+                &url,
+                "--advertise-client-urls",
+                &url,
+            ])
+            .args(["--listen-peer-urls", &peer_url])
+            .args(["--initial-advertise-peer-urls", &peer_url])
+            .args(["--initial-cluster", &peers.join(",")])
+            .args(["--initial-cluster-token", &peers.join(",")])
+            .args(["--heartbeat-interval", "50", "--election-timeout", "250"])
+            .args(&self.args)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap_or_else(|error| match error.kind() {
+                io::ErrorKind::NotFound => panic!("etcd is not installed: run tests/run"),
+                _ => panic!("etcd does not start: {error}"),
+            });
+        let guard = Command::new("sh")
+            .args(["-c", &format!("read _; kill -9 {}", child.id())])
+            .stdin(Stdio::piped())
+            .spawn();
+        self.nodes[node].child = Some(child);
+        self.nodes[node].guard = Some(guard.expect("a shell"));
+    }
+
+    /// Waits until every node that runs reads through the leader.
+    fn is_ready(&mut self) -> bool {
+        let end = Instant::now() + PATIENCE;
+        for node in 0..self.nodes.len() {
+            while let Some(child) = &mut self.nodes[node].child {
+                if Instant::now() > end || !matches!(child.try_wait(), Ok(None)) {
+                    return false;
+                }
+                if self.secure {
+                    if TcpStream::connect((Ipv4Addr::LOCALHOST, self.nodes[node].port)).is_ok() {
+                        break;
+                    }
+                    sleep(Duration::from_millis(10));
+                    continue;
+                }
+                let answer = self.ask(node, "kv/range", "{\"key\":\"AA==\"}");
+                if answer.is_ok_and(|answer| {
+                    // With authentication enabled it is at least there.
+                    answer.contains("revision") || answer.contains("user name is empty")
+                }) {
+                    break;
+                }
+                sleep(Duration::from_millis(10));
+            }
+        }
+        true
+    }
+}
+
+impl fmt::Debug for EtcdCluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "EtcdCluster({:?})", self.endpoints())
+    }
+}
+
+// === impl Node ===
+
+impl Node {
+    fn new() -> Self {
+        Self {
+            child: None,
+            guard: None,
+            port: free_port(),
+            peer_port: free_port(),
+        }
+    }
+
+    fn kill(&mut self) {
+        for mut child in [self.guard.take(), self.child.take()].into_iter().flatten() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    fn signal(&self, signal: rustix::process::Signal) {
+        if let Some(child) = &self.child {
+            let pid = rustix::process::Pid::from_child(child);
+            rustix::process::kill_process(pid, signal).expect("a signal for etcd");
+        }
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// In memory at first, unless somebody says where.
+fn folder(attempt: u32) -> TempDir {
+    let memory = match std::env::var_os("TMPDIR") {
+        None if attempt < 3 => tempfile::tempdir_in("/dev/shm").ok(),
+        _ => None,
+    };
+    memory.unwrap_or_else(|| tempfile::tempdir().expect("a folder for etcd"))
+}
+
+fn free_port() -> u16 {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    listener.local_addr().expect("a free port").port()
+}
