@@ -1,5 +1,6 @@
 //! The Redis backend: one script does everything a gate has to say about a name.
 
+mod check;
 #[cfg(feature = "redis-cluster")]
 mod cluster;
 mod connection;
@@ -16,10 +17,8 @@ mod tls;
 mod url;
 pub(super) mod wire;
 
-use crate::backend::{
-    Backend, Call, Events, Inspection, Open, Outcome, Promises, Reply, Session, State,
-};
-use crate::error::{Error, ErrorKind};
+use crate::backend::{Backend, Call, Events, Inspection, Open, Outcome, Promises, Reply, Session};
+use crate::error::Error;
 use crate::name::{Node, Queue};
 use connection::{Link, Target};
 use futures_util::future::BoxFuture;
@@ -30,7 +29,6 @@ use redis::ProtocolVersion;
 use redis::{Client, Cmd, RedisError, Script, Value};
 use server::Server;
 use servers::{Servers, Spot};
-use std::collections::BTreeSet;
 use std::fmt;
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -148,7 +146,7 @@ impl Redis {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`] if the URL cannot work. The message never repeats it, for it may hold a password.
+    /// [`ErrorKind::InvalidConfig`](crate::ErrorKind::InvalidConfig) if the URL cannot work. The message never repeats it, for it may hold a password.
     pub fn new(url: impl AsRef<str>) -> Result<Self, Error> {
         Ok(Self::at(Place::One(Server::of_url(url.as_ref())?)))
     }
@@ -198,7 +196,7 @@ impl Redis {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`] for no sentinel at all, one that is no address, or an empty name.
+    /// [`ErrorKind::InvalidConfig`](crate::ErrorKind::InvalidConfig) for no sentinel at all, one that is no address, or an empty name.
     #[cfg(feature = "redis-sentinel")]
     #[cfg_attr(docsrs, doc(cfg(feature = "redis-sentinel")))]
     pub fn sentinel<S: AsRef<str>>(
@@ -261,7 +259,7 @@ impl Redis {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`] for no node at all, one that is no address, or a database other than 0.
+    /// [`ErrorKind::InvalidConfig`](crate::ErrorKind::InvalidConfig) for no node at all, one that is no address, or a database other than 0.
     #[cfg(feature = "redis-cluster")]
     #[cfg_attr(docsrs, doc(cfg(feature = "redis-cluster")))]
     pub fn cluster<S: AsRef<str>>(nodes: impl IntoIterator<Item = S>) -> Result<Self, Error> {
@@ -309,7 +307,7 @@ impl Redis {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`] for one other than 0 in a cluster.
+    /// [`ErrorKind::InvalidConfig`](crate::ErrorKind::InvalidConfig) for one other than 0 in a cluster.
     pub fn database(mut self, number: u32) -> Result<Self, Error> {
         #[cfg(feature = "redis-cluster")]
         if number != 0 && matches!(self.place, Place::Cluster(_)) {
@@ -341,7 +339,7 @@ impl Redis {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`] if there is no certificate in it, or the URL is not `rediss://`.
+    /// [`ErrorKind::InvalidConfig`](crate::ErrorKind::InvalidConfig) if there is no certificate in it, or the URL is not `rediss://`.
     #[cfg(feature = "redis-tls")]
     #[cfg_attr(docsrs, doc(cfg(feature = "redis-tls")))]
     pub fn authority(mut self, pem: impl AsRef<[u8]>) -> Result<Self, Error> {
@@ -353,7 +351,7 @@ impl Redis {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`] if they cannot be read or do not belong together, or the URL is not `rediss://`. The message
+    /// [`ErrorKind::InvalidConfig`](crate::ErrorKind::InvalidConfig) if they cannot be read or do not belong together, or the URL is not `rediss://`. The message
     /// shows nothing of the key.
     #[cfg(feature = "redis-tls")]
     #[cfg_attr(docsrs, doc(cfg(feature = "redis-tls")))]
@@ -371,7 +369,7 @@ impl Redis {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`] for an empty prefix, one above 64 bytes, and one with braces, blanks, control characters or
+    /// [`ErrorKind::InvalidConfig`](crate::ErrorKind::InvalidConfig) for an empty prefix, one above 64 bytes, and one with braces, blanks, control characters or
     /// any of `*?[]\^`.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Result<Self, Error> {
         self.prefix = checked_prefix(prefix.into())?;
@@ -555,154 +553,6 @@ impl RedisSession {
         let answer = wire::answer(value).ok_or_else(|| wire::nonsense(self.servers.name()))?;
         self.warn_if_mute(Spot::of(queue, ASKED_AGAIN), answer.mute);
         Ok(answer.was_there.first().copied().unwrap_or(false))
-    }
-
-    async fn try_everything(&self) -> Result<(), Error> {
-        for queue in self.servers.queues_to_check(&self.node).await? {
-            self.try_everything_with(&queue).await?;
-        }
-        Ok(())
-    }
-
-    async fn try_everything_with(&self, queue: &Queue) -> Result<(), Error> {
-        let spot = Spot::of(queue, ASKED_AGAIN);
-        self.look_at_version(spot).await?;
-        self.look_at_rights(spot, queue).await?;
-        // Two tickets and one permit: one holds, the other waits, is granted, and goes.
-        let call = |number: u64, leave: &[u64], keep: &[u64], enter: &[u64]| Call {
-            queue: queue.clone(),
-            number,
-            limit: 1,
-            lease: Duration::from_secs(1),
-            leave: leave.to_vec(),
-            keep: keep.to_vec(),
-            enter: enter.to_vec(),
-            try_enter: Vec::new(),
-        };
-        let number = rand::random_range(1..1 << 30) * 4;
-        let (first, second) = (number, number + 1);
-        self.say(&call(number, &[], &[], &[first, second])).await?;
-        self.look(queue).await?;
-        let answer = self
-            .say(&call(number + 1, &[first], &[first], &[second]))
-            .await?;
-        let granted = matches!(&answer, Reply::Done(outcome)
-            if matches!(outcome.entered.as_slice(), [State::Held { .. }]));
-        self.say(&call(number + 2, &[second], &[], &[])).await?;
-        if !granted {
-            return Err(wire::nonsense(self.servers.name()));
-        }
-        let keys = wire::Keys::new(&self.prefix, queue);
-        let forget = redis::cmd("HDEL")
-            .arg(keys.meta())
-            .arg("state")
-            .arg(self.node.as_str())
-            .clone();
-        self.send(spot, &forget).await?;
-        self.look_at_channel(spot).await?;
-        self.look_at_eviction(spot).await;
-        Ok(())
-    }
-
-    async fn look_at_version(&self, spot: Spot) -> Result<(), Error> {
-        let hello = self.send(spot, &redis::cmd("HELLO")).await?;
-        let Some(version) = wire::field(&hello, "version") else {
-            return Ok(());
-        };
-        let mut numbers = version.split('.').map(str::parse::<u32>);
-        match (numbers.next(), numbers.next()) {
-            (Some(Ok(major)), Some(Ok(minor))) if (major, minor) < OLDEST => Err(Error::new(
-                ErrorKind::Incompatible,
-                format!(
-                    "Redis at {} is version {version}: {}.{} is the oldest that will do",
-                    self.servers.name(),
-                    OLDEST.0,
-                    OLDEST.1
-                ),
-            )),
-            // Others that speak the protocol count their versions as they please.
-            _ => Ok(()),
-        }
-    }
-
-    /// Each command on its own: inside a script the server does not say which one it refused.
-    async fn look_at_rights(&self, spot: Spot, queue: &Queue) -> Result<(), Error> {
-        let mut missing = BTreeSet::new();
-        for command in wire::Keys::new(&self.prefix, queue).every_command() {
-            match self.servers.try_send(spot, &command).await? {
-                Err(error) if wire::is_denied(&error) => {
-                    missing.insert(format!("+{}", wire::name(&command)));
-                }
-                Err(error) if error.is_io_error() => {
-                    return Err(wire::error(&error, self.servers.name()));
-                }
-                // Anything else will show in the script, or does not matter there.
-                _ => {}
-            }
-        }
-        if missing.is_empty() {
-            return Ok(());
-        }
-        let missing = Vec::from_iter(missing).join(" ");
-        Err(Error::new(
-            ErrorKind::Denied,
-            format!(
-                "Redis at {} does not give us all rights to the keys {}:*, these are missing: {missing}",
-                self.servers.name(),
-                self.prefix
-            ),
-        ))
-    }
-
-    async fn look_at_channel(&self, spot: Spot) -> Result<(), Error> {
-        let inbox = wire::inbox(&self.prefix, self.node.as_str());
-        let missing = |right: &str| {
-            Error::new(
-                ErrorKind::Denied,
-                format!(
-                    "Redis at {} does not let us {right} on the channel {inbox}: permits work, but whoever waits has to poll",
-                    self.servers.name()
-                ),
-            )
-        };
-        if self.servers.is_deaf(spot) {
-            return Err(missing("SUBSCRIBE"));
-        }
-        match self
-            .servers
-            .try_send(spot, redis::cmd("PUBLISH").arg(&inbox).arg(""))
-            .await?
-        {
-            Ok(_) => Ok(()),
-            Err(error) if wire::is_denied(&error) => Err(missing("PUBLISH")),
-            Err(error) => Err(wire::error(&error, self.servers.name())),
-        }
-    }
-
-    /// Managed servers often do not let us see the policy: then we say nothing.
-    async fn look_at_eviction(&self, spot: Spot) {
-        let config = redis::cmd("CONFIG")
-            .arg("GET")
-            .arg("maxmemory-policy")
-            .clone();
-        let mut policy = None;
-        if let Ok(Ok(value)) = self.servers.try_send(spot, &config).await {
-            policy = wire::field(&value, "maxmemory-policy");
-        }
-        if policy.is_none()
-            && let Ok(Ok(value)) = self
-                .servers
-                .try_send(spot, redis::cmd("INFO").arg("memory"))
-                .await
-        {
-            policy = wire::info(&value, "maxmemory_policy");
-        }
-        if let Some(policy) = policy.filter(|policy| policy != "noeviction") {
-            tracing::warn!(
-                server = &**self.servers.name(),
-                "Redis evicts keys when its memory is full (maxmemory-policy {policy}): permits can be lost then. Set it to noeviction",
-            );
-        }
     }
 
     fn warn_if_mute(&self, spot: Spot, mute: bool) {

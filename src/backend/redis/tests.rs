@@ -13,8 +13,10 @@ mod sentinel;
 mod tls;
 
 use super::*;
+use crate::backend::State;
 use crate::backend::support::redis::{Answer, RedisServer};
 use crate::backend::{Event, Grant};
+use crate::error::ErrorKind;
 use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 use tokio::sync::mpsc;

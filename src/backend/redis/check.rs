@@ -1,0 +1,158 @@
+//! Connects and tries everything that will be needed, so that what is wrong is said before anybody waits.
+
+use super::{ASKED_AGAIN, OLDEST, RedisSession, Spot, wire};
+use crate::backend::{Call, Reply, State};
+use crate::error::{Error, ErrorKind};
+use crate::name::Queue;
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+impl RedisSession {
+    pub(super) async fn try_everything(&self) -> Result<(), Error> {
+        for queue in self.servers.queues_to_check(&self.node).await? {
+            self.try_everything_with(&queue).await?;
+        }
+        Ok(())
+    }
+
+    async fn try_everything_with(&self, queue: &Queue) -> Result<(), Error> {
+        let spot = Spot::of(queue, ASKED_AGAIN);
+        self.look_at_version(spot).await?;
+        self.look_at_rights(spot, queue).await?;
+        // Two tickets and one permit: one holds, the other waits, is granted, and goes.
+        let call = |number: u64, leave: &[u64], keep: &[u64], enter: &[u64]| Call {
+            queue: queue.clone(),
+            number,
+            limit: 1,
+            lease: Duration::from_secs(1),
+            leave: leave.to_vec(),
+            keep: keep.to_vec(),
+            enter: enter.to_vec(),
+            try_enter: Vec::new(),
+        };
+        let number = rand::random_range(1..1 << 30) * 4;
+        let (first, second) = (number, number + 1);
+        self.say(&call(number, &[], &[], &[first, second])).await?;
+        self.look(queue).await?;
+        let answer = self
+            .say(&call(number + 1, &[first], &[first], &[second]))
+            .await?;
+        let granted = matches!(&answer, Reply::Done(outcome)
+            if matches!(outcome.entered.as_slice(), [State::Held { .. }]));
+        self.say(&call(number + 2, &[second], &[], &[])).await?;
+        if !granted {
+            return Err(wire::nonsense(self.servers.name()));
+        }
+        let keys = wire::Keys::new(&self.prefix, queue);
+        let forget = redis::cmd("HDEL")
+            .arg(keys.meta())
+            .arg("state")
+            .arg(self.node.as_str())
+            .clone();
+        self.send(spot, &forget).await?;
+        self.look_at_channel(spot).await?;
+        self.look_at_eviction(spot).await;
+        Ok(())
+    }
+
+    async fn look_at_version(&self, spot: Spot) -> Result<(), Error> {
+        let hello = self.send(spot, &redis::cmd("HELLO")).await?;
+        let Some(version) = wire::field(&hello, "version") else {
+            return Ok(());
+        };
+        let mut numbers = version.split('.').map(str::parse::<u32>);
+        match (numbers.next(), numbers.next()) {
+            (Some(Ok(major)), Some(Ok(minor))) if (major, minor) < OLDEST => Err(Error::new(
+                ErrorKind::Incompatible,
+                format!(
+                    "Redis at {} is version {version}: {}.{} is the oldest that will do",
+                    self.servers.name(),
+                    OLDEST.0,
+                    OLDEST.1
+                ),
+            )),
+            // Others that speak the protocol count their versions as they please.
+            _ => Ok(()),
+        }
+    }
+
+    /// Each command on its own: inside a script the server does not say which one it refused.
+    async fn look_at_rights(&self, spot: Spot, queue: &Queue) -> Result<(), Error> {
+        let mut missing = BTreeSet::new();
+        for command in wire::Keys::new(&self.prefix, queue).every_command() {
+            match self.servers.try_send(spot, &command).await? {
+                Err(error) if wire::is_denied(&error) => {
+                    missing.insert(format!("+{}", wire::name(&command)));
+                }
+                Err(error) if error.is_io_error() => {
+                    return Err(wire::error(&error, self.servers.name()));
+                }
+                // Anything else will show in the script, or does not matter there.
+                _ => {}
+            }
+        }
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let missing = Vec::from_iter(missing).join(" ");
+        Err(Error::new(
+            ErrorKind::Denied,
+            format!(
+                "Redis at {} does not give us all rights to the keys {}:*, these are missing: {missing}",
+                self.servers.name(),
+                self.prefix
+            ),
+        ))
+    }
+
+    async fn look_at_channel(&self, spot: Spot) -> Result<(), Error> {
+        let inbox = wire::inbox(&self.prefix, self.node.as_str());
+        let missing = |right: &str| {
+            Error::new(
+                ErrorKind::Denied,
+                format!(
+                    "Redis at {} does not let us {right} on the channel {inbox}: permits work, but whoever waits has to poll",
+                    self.servers.name()
+                ),
+            )
+        };
+        if self.servers.is_deaf(spot) {
+            return Err(missing("SUBSCRIBE"));
+        }
+        match self
+            .servers
+            .try_send(spot, redis::cmd("PUBLISH").arg(&inbox).arg(""))
+            .await?
+        {
+            Ok(_) => Ok(()),
+            Err(error) if wire::is_denied(&error) => Err(missing("PUBLISH")),
+            Err(error) => Err(wire::error(&error, self.servers.name())),
+        }
+    }
+
+    /// Managed servers often do not let us see the policy: then we say nothing.
+    async fn look_at_eviction(&self, spot: Spot) {
+        let config = redis::cmd("CONFIG")
+            .arg("GET")
+            .arg("maxmemory-policy")
+            .clone();
+        let mut policy = None;
+        if let Ok(Ok(value)) = self.servers.try_send(spot, &config).await {
+            policy = wire::field(&value, "maxmemory-policy");
+        }
+        if policy.is_none()
+            && let Ok(Ok(value)) = self
+                .servers
+                .try_send(spot, redis::cmd("INFO").arg("memory"))
+                .await
+        {
+            policy = wire::info(&value, "maxmemory_policy");
+        }
+        if let Some(policy) = policy.filter(|policy| policy != "noeviction") {
+            tracing::warn!(
+                server = &**self.servers.name(),
+                "Redis evicts keys when its memory is full (maxmemory-policy {policy}): permits can be lost then. Set it to noeviction",
+            );
+        }
+    }
+}
