@@ -166,7 +166,8 @@ fn a_try_is_answered_though_the_runtime_goes_that_asked_for_it() {
     door.once(Manner::Silent);
     let permits = Coordinator::builder(door.clone()).outage_after(30 * SECOND);
     let permits = permits.build().expect("fine settings");
-    let semaphore = permits.semaphore("test", 1).expect("a fine limit");
+    // Room for both: the other one may be served before its runtime has dropped it.
+    let semaphore = permits.semaphore("test", 2).expect("a fine limit");
     // The pump lives here, and is about to ask for the second time when this goes.
     let there = Builder::new_multi_thread().enable_all().build().unwrap();
     let other = semaphore.clone();
