@@ -4,6 +4,7 @@ use super::{ASKED_AGAIN, OLDEST, RedisSession, Spot, wire};
 use crate::backend::{Call, Reply, State};
 use crate::error::{Error, ErrorKind};
 use crate::name::Queue;
+use redis::{Cmd, RedisError, Value};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -57,52 +58,17 @@ impl RedisSession {
 
     async fn look_at_version(&self, spot: Spot) -> Result<(), Error> {
         let hello = self.send(spot, &redis::cmd("HELLO")).await?;
-        let Some(version) = wire::field(&hello, "version") else {
-            return Ok(());
-        };
-        let mut numbers = version.split('.').map(str::parse::<u32>);
-        match (numbers.next(), numbers.next()) {
-            (Some(Ok(major)), Some(Ok(minor))) if (major, minor) < OLDEST => Err(Error::new(
-                ErrorKind::Incompatible,
-                format!(
-                    "Redis at {} is version {version}: {}.{} is the oldest that will do",
-                    self.servers.name(),
-                    OLDEST.0,
-                    OLDEST.1
-                ),
-            )),
-            // Others that speak the protocol count their versions as they please.
-            _ => Ok(()),
-        }
+        check_version(&hello, self.servers.name())
     }
 
     /// Each command on its own: inside a script the server does not say which one it refused.
     async fn look_at_rights(&self, spot: Spot, queue: &Queue) -> Result<(), Error> {
-        let mut missing = BTreeSet::new();
+        let mut missing = Missing::default();
         for command in wire::Keys::new(&self.prefix, queue).every_command() {
-            match self.servers.try_send(spot, &command).await? {
-                Err(error) if wire::is_denied(&error) => {
-                    missing.insert(format!("+{}", wire::name(&command)));
-                }
-                Err(error) if error.is_io_error() => {
-                    return Err(wire::error(&error, self.servers.name()));
-                }
-                // Anything else will show in the script, or does not matter there.
-                _ => {}
-            }
+            let answer = self.servers.try_send(spot, &command).await?;
+            missing.note(&command, answer, self.servers.name())?;
         }
-        if missing.is_empty() {
-            return Ok(());
-        }
-        let missing = Vec::from_iter(missing).join(" ");
-        Err(Error::new(
-            ErrorKind::Denied,
-            format!(
-                "Redis at {} does not give us all rights to the keys {}:*, these are missing: {missing}",
-                self.servers.name(),
-                self.prefix
-            ),
-        ))
+        missing.check(self.servers.name(), &format!("{}:*", self.prefix))
     }
 
     async fn look_at_channel(&self, spot: Spot) -> Result<(), Error> {
@@ -154,5 +120,59 @@ impl RedisSession {
                 "Redis evicts keys when its memory is full (maxmemory-policy {policy}): permits can be lost then. Set it to noeviction",
             );
         }
+    }
+}
+
+/// Is the server that says hello like this new enough? Others that speak the protocol count their versions as they please.
+pub(in crate::backend) fn check_version(hello: &Value, server: &str) -> Result<(), Error> {
+    let version = wire::field(hello, "version").unwrap_or_default();
+    let mut numbers = version.split('.').map(str::parse::<u32>);
+    match (numbers.next(), numbers.next()) {
+        (Some(Ok(major)), Some(Ok(minor))) if (major, minor) < OLDEST => Err(Error::new(
+            ErrorKind::Incompatible,
+            format!(
+                "Redis at {server} is version {version}: {}.{} is the oldest that will do",
+                OLDEST.0, OLDEST.1
+            ),
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// The rights that we need and do not have.
+#[derive(Default)]
+pub(in crate::backend) struct Missing(BTreeSet<String>);
+
+impl Missing {
+    /// What the server said to one command of those that will be needed.
+    pub(in crate::backend) fn note(
+        &mut self,
+        command: &Cmd,
+        answer: Result<Value, RedisError>,
+        server: &str,
+    ) -> Result<(), Error> {
+        match answer {
+            Err(error) if wire::is_denied(&error) => {
+                self.0.insert(format!("+{}", wire::name(command)));
+                Ok(())
+            }
+            Err(error) if error.is_io_error() => Err(wire::error(&error, server)),
+            // Anything else will show in the script, or does not matter there.
+            _ => Ok(()),
+        }
+    }
+
+    /// Says what is missing, if anything is.
+    pub(in crate::backend) fn check(self, server: &str, keys: &str) -> Result<(), Error> {
+        if self.0.is_empty() {
+            return Ok(());
+        }
+        let missing = Vec::from_iter(self.0).join(" ");
+        Err(Error::new(
+            ErrorKind::Denied,
+            format!(
+                "Redis at {server} does not give us all rights to the keys {keys}, these are missing: {missing}"
+            ),
+        ))
     }
 }

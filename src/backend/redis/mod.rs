@@ -20,6 +20,8 @@ pub(super) mod wire;
 use crate::backend::{Backend, Call, Events, Inspection, Open, Outcome, Promises, Reply, Session};
 use crate::error::Error;
 use crate::name::{Node, Queue};
+#[cfg(feature = "redlock")]
+pub(super) use check::{Missing, check_version};
 use connection::{Link, Target};
 use futures_util::future::BoxFuture;
 #[cfg(feature = "redlock")]
@@ -49,7 +51,7 @@ const ASKED_AGAIN: Duration = Duration::from_secs(1);
 /// How often a waiter asks when nothing can be pushed to it.
 const POLL: Duration = Duration::from_millis(100);
 /// The oldest server that has every command we use.
-pub(super) const OLDEST: (u32, u32) = (6, 2);
+const OLDEST: (u32, u32) = (6, 2);
 
 /// Permits in a Redis server (6.2 or later, or Valkey), for any number of processes.
 ///

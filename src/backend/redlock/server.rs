@@ -2,11 +2,10 @@
 
 use crate::backend::Grant;
 use crate::backend::redis::wire::{self, int, millis, text_of, unsigned};
-use crate::backend::redis::{Line, OLDEST, Source};
-use crate::error::{Error, ErrorKind};
+use crate::backend::redis::{Line, Missing, Source, check_version};
+use crate::error::Error;
 use crate::name::Queue;
 use redis::{Cmd, RedisError, Value};
-use std::collections::BTreeSet;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -326,20 +325,7 @@ impl Server {
 
     async fn look_at_version(&self) -> Result<(), Error> {
         let hello = self.link.send(&redis::cmd("HELLO")).await?;
-        let version = wire::field(&hello, "version").unwrap_or_default();
-        let mut numbers = version.split('.').map(str::parse::<u32>);
-        match (numbers.next(), numbers.next()) {
-            (Some(Ok(major)), Some(Ok(minor))) if (major, minor) < OLDEST => Err(Error::new(
-                ErrorKind::Incompatible,
-                format!(
-                    "Redis at {} is version {version}: {}.{} is the oldest that will do",
-                    self.link.server(),
-                    OLDEST.0,
-                    OLDEST.1
-                ),
-            )),
-            _ => Ok(()),
-        }
+        check_version(&hello, self.link.server())
     }
 
     /// Each command on its own: inside a script the server does not say which one it refused.
@@ -353,35 +339,16 @@ impl Server {
             &["get", &keys.marker],
             &["del", fence],
         ];
-        let mut missing = BTreeSet::new();
+        let mut missing = Missing::default();
         for words in words {
             let mut command = Cmd::new();
             for word in *words {
                 command.arg(*word);
             }
-            match self.link.try_send(&command).await? {
-                Err(error) if wire::is_denied(&error) => {
-                    missing.insert(format!("+{}", wire::name(&command)));
-                }
-                Err(error) if error.is_io_error() => {
-                    return Err(wire::error(&error, self.link.server()));
-                }
-                // Anything else will show in the script, or does not matter there.
-                _ => {}
-            }
+            let answer = self.link.try_send(&command).await?;
+            missing.note(&command, answer, self.link.server())?;
         }
-        if missing.is_empty() {
-            return Ok(());
-        }
-        let missing = Vec::from_iter(missing).join(" ");
-        Err(Error::new(
-            ErrorKind::Denied,
-            format!(
-                "Redis at {} does not give us all rights to the keys {}, these are missing: {missing}",
-                self.link.server(),
-                keys.marker.replace(":since", ":*")
-            ),
-        ))
+        missing.check(self.link.server(), &keys.marker.replace(":since", ":*"))
     }
 }
 
