@@ -11,6 +11,44 @@ pub(crate) fn now() -> Instant {
     Instant::now() + suspended()
 }
 
+/// [`now`] for those who ask all the time: it stands still until the system's clock ticks, every few milliseconds.
+#[derive(Debug, Default)]
+pub(crate) struct Coarse {
+    tick: Option<(i64, i64)>,
+    now: Option<Instant>,
+}
+
+impl Coarse {
+    pub(crate) fn now(&mut self) -> Instant {
+        let tick = tick();
+        match self.now {
+            Some(now) if tick.is_some() && tick == self.tick => now,
+            _ => {
+                self.tick = tick;
+                *self.now.insert(now())
+            }
+        }
+    }
+
+    /// Somebody has looked at the exact time.
+    pub(crate) fn set(&mut self, now: Instant) {
+        self.now = Some(now);
+    }
+}
+
+/// The last tick of the system's clock: read in a tenth of the time. It goes on while the process is stopped.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn tick() -> Option<(i64, i64)> {
+    use rustix::time::{ClockId, clock_gettime};
+    let time = clock_gettime(ClockId::MonotonicCoarse);
+    Some((time.tv_sec, time.tv_nsec))
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+fn tick() -> Option<(i64, i64)> {
+    None
+}
+
 /// `from` and `by` later. However long `by` is: it comes from users.
 pub(crate) fn later(from: Instant, by: Duration) -> Instant {
     const FAR: Duration = Duration::from_secs(30 * 365 * 24 * 3600);

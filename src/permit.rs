@@ -2,7 +2,7 @@
 
 use crate::clock;
 use crate::error::{Error, ErrorKind};
-use crate::gate::{Gate, Gates};
+use crate::gate::{Gate, Gates, Hold};
 use crate::name::Queue;
 use pin_project_lite::pin_project;
 use std::fmt;
@@ -35,7 +35,7 @@ use tokio::time::{Instant, Sleep};
 #[must_use = "a permit that is dropped is given back at once"]
 pub struct Permit {
     gate: Arc<Gate>,
-    ticket: u64,
+    hold: Hold,
     /// Cleared by `release`, which lets the ticket leave itself.
     drops: bool,
 }
@@ -49,14 +49,14 @@ pub struct Permit {
 #[derive(Clone)]
 pub struct PermitHandle {
     gate: Weak<Gate>,
-    ticket: u64,
+    hold: Hold,
 }
 
 pin_project! {
     /// Ends when a permit is lost. Holds nothing.
     pub(crate) struct WhenLost {
         gate: Arc<Gate>,
-        ticket: u64,
+        hold: Hold,
         // Hears every loss since it was made, polled or not.
         #[pin]
         next_loss: OwnedNotified,
@@ -72,23 +72,23 @@ pin_project! {
 // === impl Permit ===
 
 impl Permit {
-    pub(crate) fn new(gate: Arc<Gate>, ticket: u64) -> Self {
+    pub(crate) fn new(gate: Arc<Gate>, hold: Hold) -> Self {
         Self {
             gate,
-            ticket,
+            hold,
             drops: true,
         }
     }
 
     /// The ticket as [`Coordinator::inspect`](crate::Coordinator::inspect) shows it.
     pub fn ticket(&self) -> String {
-        self.gate.ticket(self.ticket)
+        self.gate.ticket(self.hold.ticket)
     }
 
     /// Whether it is surely still held, by this process's own reckoning: not lost, and confirmed by the backend within
     /// the last lease. It can turn `true` again when the backend was only out of reach for a while.
     pub fn is_valid(&self) -> bool {
-        self.gate.is_valid(self.ticket)
+        self.gate.is_valid(self.hold)
     }
 
     /// Waits until the permit is lost; never ends if that does not happen.
@@ -117,7 +117,7 @@ impl Permit {
     pub async fn release(mut self) -> Result<bool, Error> {
         let (answer, held) = oneshot::channel();
         self.drops = false;
-        self.gate.drop_guard(self.ticket, Some(answer));
+        self.gate.drop_guard(self.hold, Some(answer));
         held.await.map_err(|_| {
             Error::new(
                 ErrorKind::Unavailable,
@@ -128,13 +128,13 @@ impl Permit {
 
     /// The fencing token, if it is still held.
     pub(crate) fn token(&self) -> Option<u64> {
-        self.gate.token(self.ticket)
+        self.gate.token(self.hold)
     }
 
     /// One more guard of the same permit.
     pub(crate) fn share(&self) -> Option<Self> {
-        let shared = self.gate.share(self.ticket);
-        shared.then(|| Self::new(Arc::clone(&self.gate), self.ticket))
+        let shared = self.gate.share(self.hold);
+        shared.then(|| Self::new(Arc::clone(&self.gate), self.hold))
     }
 
     /// Whether it is of this coordinator.
@@ -150,25 +150,25 @@ impl Permit {
     pub fn handle(&self) -> PermitHandle {
         PermitHandle {
             gate: Arc::downgrade(&self.gate),
-            ticket: self.ticket,
+            hold: self.hold,
         }
     }
 
     /// Takes a reserved permit for good. `false`: it has gone back already.
     pub(crate) fn claim(&self) -> bool {
-        self.gate.claim(self.ticket)
+        self.gate.claim(self.hold)
     }
 
     /// The reservation starts anew. `false`: it has gone back already.
     pub(crate) fn rearm(&self) -> bool {
-        self.gate.rearm(self.ticket)
+        self.gate.rearm(self.hold)
     }
 
     /// As [`lost`](Self::lost), without the borrow.
     pub(crate) fn when_lost(&self) -> WhenLost {
         WhenLost {
             gate: Arc::clone(&self.gate),
-            ticket: self.ticket,
+            hold: self.hold,
             next_loss: self.gate.next_loss(),
             timer: None,
             expires: None,
@@ -180,7 +180,7 @@ impl Permit {
 impl Drop for Permit {
     fn drop(&mut self) {
         if self.drops {
-            self.gate.drop_guard(self.ticket, None);
+            self.gate.drop_guard(self.hold, None);
         }
     }
 }
@@ -201,8 +201,8 @@ impl PermitHandle {
     /// given back or lost already.
     pub fn keep(&self) -> Option<Permit> {
         let gate = self.gate.upgrade()?;
-        let shared = gate.share(self.ticket);
-        shared.then(|| Permit::new(gate, self.ticket))
+        let shared = gate.share(self.hold);
+        shared.then(|| Permit::new(gate, self.hold))
     }
 }
 
@@ -222,10 +222,10 @@ impl Future for WhenLost {
         *this.look |= this.expires.is_some_and(|at| at <= clock::now());
         loop {
             if std::mem::take(this.look) {
-                if let Some(kind) = this.gate.lost(*this.ticket) {
+                if let Some(kind) = this.gate.lost(*this.hold) {
                     return Poll::Ready(error(kind));
                 }
-                let expiry = this.gate.expiry(*this.ticket);
+                let expiry = this.gate.expiry(*this.hold);
                 *this.timer = expiry.and_then(clock::timer);
                 *this.expires = expiry;
             }

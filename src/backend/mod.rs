@@ -195,6 +195,8 @@ pub struct TicketInfo {
     pub node: String,
     /// What is left of its lease.
     pub lease_left: Duration,
+    /// Nobody uses it: it was released, and stays in its process for a moment. Known of this process's own only.
+    pub lingering: bool,
 }
 
 // === impl Grant ===

@@ -1,7 +1,7 @@
 //! A caller's wait for a permit.
 
 use super::tickets::Terms;
-use super::{Caller, Gate};
+use super::{Caller, Gate, Joined};
 use crate::clock::{self, later, now};
 use crate::error::{Error, ErrorKind};
 use crate::name::Kind;
@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::sync::oneshot;
+use tokio::task::coop;
 use tokio::time::{Instant, Sleep};
 use tracing::{Span, field};
 
@@ -41,12 +42,11 @@ pub(crate) struct Wait {
 #[derive(Debug)]
 pub(crate) struct Acquire {
     stage: Stage,
-    started: Instant,
-    span: Span,
 }
 
 #[derive(Debug)]
 enum Stage {
+    Served(Permit),
     Waiting(Waiting),
     Refused(Error),
     Over,
@@ -57,15 +57,40 @@ struct Waiting {
     gate: Arc<Gate>,
     waiter: u64,
     answer: oneshot::Receiver<Result<Permit, Error>>,
+    started: Instant,
     ends: Option<Instant>,
     /// Made at the first poll that finds no answer.
     timer: Option<Pin<Box<Sleep>>>,
+    span: Span,
 }
 
 // === impl Acquire ===
 
 impl Acquire {
     pub(crate) fn new(gate: &Arc<Gate>, wait: &Wait) -> Self {
+        let terms = Terms {
+            reserve: wait.reserve,
+            max_hold: wait.max_hold,
+        };
+        let stage = match gate.take_lingering(terms) {
+            Some(permit) => Stage::Served(permit),
+            None => Self::join(gate, wait, terms),
+        };
+        Self { stage }
+    }
+
+    /// The permit, if there is no need to wait at all.
+    pub(crate) fn served(mut self) -> Result<Permit, Self> {
+        match std::mem::replace(&mut self.stage, Stage::Over) {
+            Stage::Served(permit) => Ok(permit),
+            other => {
+                self.stage = other;
+                Err(self)
+            }
+        }
+    }
+
+    fn join(gate: &Arc<Gate>, wait: &Wait, terms: Terms) -> Stage {
         let started = now();
         let span = tracing::info_span!(
             "permit.wait",
@@ -74,51 +99,59 @@ impl Acquire {
             waited_ms = field::Empty,
         );
         let (answer, receiver) = oneshot::channel();
-        let terms = Terms {
-            reserve: wait.reserve,
-            max_hold: wait.max_hold,
-        };
-        let stage = match gate.join(wait, Caller { answer, terms }) {
-            Ok(waiter) => Stage::Waiting(Waiting {
+        match gate.join(wait, Caller { answer, terms }) {
+            Ok(Joined::Waits(waiter)) => Stage::Waiting(Waiting {
                 gate: Arc::clone(gate),
                 waiter,
                 answer: receiver,
+                started,
                 ends: wait.timeout.map(|timeout| later(started, timeout)),
                 timer: None,
+                span,
             }),
-            Err(error) => Stage::Refused(error),
-        };
-        Self {
-            stage,
-            started,
-            span,
+            Ok(Joined::Served(hold)) => {
+                note(&span, started, "granted");
+                Stage::Served(Permit::new(Arc::clone(gate), hold))
+            }
+            Err(error) => {
+                note(&span, started, error.kind().as_str());
+                Stage::Refused(error)
+            }
         }
     }
+}
 
-    fn note(&self, outcome: &str) {
-        self.span.record("outcome", outcome);
-        let waited = now().saturating_duration_since(self.started);
-        let waited = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
-        self.span.record("waited_ms", waited);
-    }
+fn note(span: &Span, started: Instant, outcome: &str) {
+    span.record("outcome", outcome);
+    let waited = now().saturating_duration_since(started);
+    let waited = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
+    span.record("waited_ms", waited);
 }
 
 impl Future for Acquire {
     type Output = Result<Permit, Error>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        // Who takes permit after permit without ever waiting lets others run now and then.
+        let budget = ready!(coop::poll_proceed(cx));
         let this = &mut *self;
-        let result = match &mut this.stage {
-            Stage::Waiting(waiting) => ready!(waiting.poll(cx)),
-            Stage::Refused(error) => Err(error.clone()),
-            Stage::Over => return Poll::Pending,
-        };
-        this.stage = Stage::Over;
-        this.note(match &result {
-            Ok(_) => "granted",
-            Err(error) => error.kind().as_str(),
-        });
-        Poll::Ready(result)
+        if let Stage::Waiting(waiting) = &mut this.stage {
+            let result = ready!(waiting.poll(cx));
+            waiting.note(match &result {
+                Ok(_) => "granted",
+                Err(error) => error.kind().as_str(),
+            });
+            this.stage = match result {
+                Ok(permit) => Stage::Served(permit),
+                Err(error) => Stage::Refused(error),
+            };
+        }
+        budget.made_progress();
+        match std::mem::replace(&mut this.stage, Stage::Over) {
+            Stage::Served(permit) => Poll::Ready(Ok(permit)),
+            Stage::Refused(error) => Poll::Ready(Err(error)),
+            Stage::Waiting(_) | Stage::Over => Poll::Pending,
+        }
     }
 }
 
@@ -127,7 +160,7 @@ impl Drop for Acquire {
         if let Stage::Waiting(waiting) = &self.stage {
             // If it was served already, the permit is in the channel and goes back with it.
             waiting.gate.give_up(waiting.waiter, false);
-            self.note("cancelled");
+            waiting.note("cancelled");
         }
     }
 }
@@ -159,6 +192,10 @@ impl Waiting {
             }
             timer.as_mut().reset(Instant::now() + wait);
         }
+    }
+
+    fn note(&self, outcome: &str) {
+        note(&self.span, self.started, outcome);
     }
 
     fn timed_out(&self) -> Error {

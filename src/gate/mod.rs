@@ -21,19 +21,20 @@ pub(crate) use acquire::{Acquire, Wait};
 pub use state::Stats;
 
 use crate::backend::{Event, Grant, Inspection, Session};
-use crate::clock::now;
+use crate::clock::{self, now};
 use crate::error::{Error, ErrorKind};
 use crate::name::{Kind, Node, Queue};
 use crate::permit::Permit;
 use health::Health;
 use pump::PumpSlot;
-use state::{HasTerms, News, State};
+use state::{HasTerms, News, Shortcuts, State};
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use tickets::Terms;
+pub(crate) use tickets::Hold;
 use tokio::runtime::Handle;
 use tokio::sync::futures::OwnedNotified;
 use tokio::sync::{Notify, oneshot};
@@ -44,6 +45,7 @@ pub(crate) struct Gates {
     session: Arc<dyn Session>,
     node: Node,
     lease: Duration,
+    shortcuts: Shortcuts,
     call_timeout: Duration,
     /// Numbers for batches and tickets. Never the same twice, so a late call is known by its lower number.
     numbers: AtomicU64,
@@ -59,6 +61,10 @@ pub(crate) struct Gates {
 pub(crate) struct Settings {
     pub(crate) lease: Duration,
     pub(crate) outage_after: Duration,
+    /// No permit goes from hand to hand here: each goes back to the queue.
+    pub(crate) strict_fifo: bool,
+    /// So long a permit that was released stays here for the next one.
+    pub(crate) linger: Duration,
 }
 
 /// This process's side of one name. Lives as long as somebody holds a semaphore, a permit or a place in the line.
@@ -73,6 +79,15 @@ pub(crate) struct Gate {
 struct Inner {
     state: State<Caller>,
     pump: PumpSlot,
+    clock: clock::Coarse,
+}
+
+/// What becomes of a caller who comes.
+enum Joined {
+    /// He holds a permit.
+    Served(Hold),
+    /// He waits, and this is his number in the line.
+    Waits(u64),
 }
 
 /// The caller's end of a wait.
@@ -91,6 +106,8 @@ impl Gates {
         let Settings {
             lease,
             outage_after,
+            strict_fifo,
+            linger,
         } = settings;
         let node = Node::of_this_process();
         Arc::new_cyclic(|gates: &Weak<Self>| {
@@ -100,10 +117,17 @@ impl Gates {
                     gates.on_event(event);
                 }
             });
+            let session = open(node.clone(), events);
+            let shortcuts = Shortcuts {
+                hand_off: !strict_fifo,
+                linger: if strict_fifo { Duration::ZERO } else { linger },
+                sees_others: session.promises().fifo,
+            };
             Self {
-                session: open(node.clone(), events),
+                session,
                 node,
                 lease,
+                shortcuts,
                 call_timeout: Duration::from_millis(500)
                     .min(lease / 6)
                     .min(outage_after / 2),
@@ -122,6 +146,17 @@ impl Gates {
 
     pub(crate) fn node(&self) -> &Node {
         &self.node
+    }
+
+    /// Who holds and who waits.
+    pub(crate) async fn inspect(&self, queue: Queue) -> Result<Inspection, Error> {
+        let mut seen = self.session.inspect(queue.clone()).await?;
+        let gate = lock(&self.by_queue).get(&queue).and_then(Weak::upgrade);
+        let lingering = gate.map_or_else(Vec::new, |gate| gate.lingering());
+        for holder in &mut seen.holders {
+            holder.lingering = lingering.contains(&holder.ticket);
+        }
+        Ok(seen)
     }
 
     /// Can the backend keep this limit?
@@ -153,12 +188,14 @@ impl Gates {
         if let Some(gate) = by_queue.get(&queue).and_then(Weak::upgrade) {
             return gate;
         }
+        let (strict, now) = (queue.kind() == Kind::Mutex, now());
         let gate = Arc::new(Gate {
             gates: Arc::clone(self),
             queue: queue.clone(),
             inner: Mutex::new(Inner {
-                state: State::new(limit, self.lease, queue.kind() == Kind::Mutex, now()),
+                state: State::new(limit, self.lease, strict, self.shortcuts, now),
                 pump: PumpSlot::default(),
+                clock: clock::Coarse::default(),
             }),
             lost: Arc::new(Notify::new()),
         });
@@ -194,6 +231,7 @@ impl Gates {
     /// out. Ends when every leave was answered, or is a lease old. Returns how many permits were still out.
     pub(crate) async fn shut_down(&self, within: Duration) -> usize {
         self.closing.store(true, Ordering::Relaxed);
+        self.all().iter().for_each(|gate| gate.stop_lingering());
         let _ = tokio::time::timeout(within, self.all_quiet()).await;
         let gates = self.all();
         let cut = gates.iter().map(|gate| gate.close()).sum();
@@ -256,12 +294,17 @@ impl Gate {
     }
 
     pub(crate) async fn inspect(&self) -> Result<Inspection, Error> {
-        self.gates.session.inspect(self.queue.clone()).await
+        self.gates.inspect(self.queue.clone()).await
     }
 
     pub(crate) async fn evict(&self, ticket: &str) -> Result<bool, Error> {
         let (queue, ticket) = (self.queue.clone(), ticket.to_owned());
         self.gates.session.evict(queue, ticket).await
+    }
+
+    fn lingering(&self) -> Vec<String> {
+        let lingering = self.lock().state.tickets.all_lingering();
+        lingering.into_iter().map(|ticket| self.ticket(ticket)).collect()
     }
 
     /// A ticket as others see it.
@@ -271,8 +314,21 @@ impl Gate {
 
     // --- waiting ---
 
+    /// A permit that lingers here, for a caller who comes at this moment.
+    fn take_lingering(self: &Arc<Self>, terms: Terms) -> Option<Permit> {
+        let mut guard = self.lock();
+        let inner = &mut *guard;
+        if !inner.state.has_lingering() {
+            return None;
+        }
+        let now = inner.clock.now();
+        let hold = inner.state.take_lingering(terms, now);
+        self.follow_up(guard, now);
+        hold.map(|hold| Permit::new(Arc::clone(self), hold))
+    }
+
     /// A caller comes. `Err` if it is refused at once.
-    fn join(self: &Arc<Self>, wait: &Wait, caller: Caller) -> Result<u64, Error> {
+    fn join(self: &Arc<Self>, wait: &Wait, caller: Caller) -> Result<Joined, Error> {
         let Ok(runtime) = Handle::try_current() else {
             return Err(Error::new(
                 ErrorKind::NoRuntime,
@@ -290,6 +346,10 @@ impl Gate {
                 state.stats.unavailable += 1;
                 state.probe();
                 return Err(outage);
+            }
+            // It may have come this very moment.
+            if let Some(hold) = state.take_lingering(caller.terms, now) {
+                return Ok(Joined::Served(hold));
             }
             let ticket = self.gates.next_number();
             if !wait.queue {
@@ -313,7 +373,7 @@ impl Gate {
             } else {
                 state.join(ticket, now, caller);
             }
-            Ok(ticket)
+            Ok(Joined::Waits(ticket))
         })
     }
 
@@ -329,29 +389,29 @@ impl Gate {
 
     // --- holding ---
 
-    pub(crate) fn is_valid(&self, ticket: u64) -> bool {
-        self.lock().state.tickets.is_valid(ticket, now())
+    pub(crate) fn is_valid(&self, hold: Hold) -> bool {
+        self.lock().state.tickets.is_valid(hold, now())
     }
 
     /// How the permit was lost, if it was.
-    pub(crate) fn lost(self: &Arc<Self>, ticket: u64) -> Option<ErrorKind> {
+    pub(crate) fn lost(self: &Arc<Self>, hold: Hold) -> Option<ErrorKind> {
         let expired = !self.lock().state.tickets.expired(now()).is_empty();
         if expired {
             // By a deadline that passed while the pump was busy.
             let news = self.tell(|state, now| state.expire(now));
             self.deliver(news);
         }
-        self.lock().state.tickets.lost(ticket)
+        self.lock().state.tickets.lost(hold)
     }
 
     /// When the permit is lost unless it is confirmed before, where that is so: for a mutex.
-    pub(crate) fn expiry(&self, ticket: u64) -> Option<Instant> {
-        self.lock().state.tickets.expiry(ticket)
+    pub(crate) fn expiry(&self, hold: Hold) -> Option<Instant> {
+        self.lock().state.tickets.expiry(hold)
     }
 
     /// The fencing token of a permit that is held.
-    pub(crate) fn token(&self, ticket: u64) -> Option<u64> {
-        self.lock().state.tickets.token(ticket)
+    pub(crate) fn token(&self, hold: Hold) -> Option<u64> {
+        self.lock().state.tickets.token(hold)
     }
 
     /// Ends the next time that a permit of this name is lost.
@@ -359,29 +419,29 @@ impl Gate {
         Arc::clone(&self.lost).notified_owned()
     }
 
-    pub(crate) fn claim(&self, ticket: u64) -> bool {
-        self.lock().state.tickets.claim(ticket, now())
+    pub(crate) fn claim(&self, hold: Hold) -> bool {
+        let mut inner = self.lock();
+        let now = inner.clock.now();
+        inner.state.tickets.claim(hold, now)
     }
 
-    pub(crate) fn rearm(&self, ticket: u64) -> bool {
-        self.lock().state.tickets.rearm(ticket, now())
+    pub(crate) fn rearm(&self, hold: Hold) -> bool {
+        self.lock().state.tickets.rearm(hold, now())
     }
 
-    pub(crate) fn share(&self, ticket: u64) -> bool {
-        self.lock().state.tickets.share(ticket, now())
+    pub(crate) fn share(&self, hold: Hold) -> bool {
+        self.lock().state.tickets.share(hold, now())
     }
 
     /// A guard is gone. `answer` hears whether the permit was held until then.
-    pub(crate) fn drop_guard(self: &Arc<Self>, ticket: u64, answer: Option<oneshot::Sender<bool>>) {
-        let (answer, news) = self.tell(|state, now| {
-            // What is lost by now is lost, even if nobody has looked yet and the backend still knows it.
-            let news = state.expire(now);
-            (state.tickets.drop_guard(ticket, now, answer), news)
-        });
+    pub(crate) fn drop_guard(self: &Arc<Self>, hold: Hold, answer: Option<oneshot::Sender<bool>>) {
+        let mut inner = self.lock();
+        // To the point, where it decides whether a lock was held until now.
+        let exact = self.queue.kind() == Kind::Mutex || answer.is_some();
+        let now = if exact { now() } else { inner.clock.now() };
+        let news = inner.state.drop_guard(hold, now, answer);
+        self.follow_up(inner, now);
         self.deliver(news);
-        if let Some((answer, held)) = answer {
-            let _ = answer.send(held);
-        }
     }
 
     // --- what others do ---
@@ -392,12 +452,16 @@ impl Gate {
     }
 
     fn lose_all(self: &Arc<Self>) {
-        let news = self.tell(|state, now| state.lose_all(now));
+        let news = self.tell(|state, _| state.lose_all());
         self.deliver(news);
     }
 
     fn resync(self: &Arc<Self>) {
         self.tell(|state, _| state.resync());
+    }
+
+    fn stop_lingering(self: &Arc<Self>) {
+        self.tell(|state, now| state.stop_lingering(now));
     }
 
     fn is_quiet(&self) -> bool {
@@ -406,7 +470,7 @@ impl Gate {
 
     /// Refuses everybody and takes everything back. Returns how many permits were still out.
     fn close(self: &Arc<Self>) -> usize {
-        let news = self.tell(|state, now| state.close(&shutting_down(), now));
+        let news = self.tell(|state, _| state.close(&shutting_down()));
         let cut = news.lost.len();
         self.deliver(news);
         cut
@@ -432,19 +496,26 @@ impl Gate {
     ) -> T {
         let now = now();
         let mut inner = self.lock();
+        inner.clock.set(now);
         let result = change(&mut inner.state, now);
         if let Some(runtime) = runtime
             && !inner.state.is_idle()
         {
             inner.pump.remember(runtime);
         }
-        inner.pump.wake(now);
-        let pump = self.new_pump(&mut inner, now);
-        drop(inner);
+        self.follow_up(inner, now);
+        result
+    }
+
+    /// Sees to it that a pump does in time what there is to do now.
+    fn follow_up(self: &Arc<Self>, mut guard: MutexGuard<'_, Inner>, now: Instant) {
+        let inner = &mut *guard;
+        inner.pump.wake(inner.state.due(now));
+        let pump = self.new_pump(inner, now);
+        drop(guard);
         if let Some(pump) = pump {
             pump.start();
         }
-        result
     }
 
     /// Replaces a pump that has gone, if there is something to do.
@@ -457,8 +528,8 @@ impl Gate {
 
     /// Tells everybody concerned. Not under the lock: a permit whose caller is gone is dropped here, and leaves.
     fn deliver(self: &Arc<Self>, news: News<Caller>) {
-        for (ticket, why) in &news.lost {
-            let (name, ticket) = (&self.queue, self.ticket(*ticket));
+        for (hold, why) in &news.lost {
+            let (name, ticket) = (&self.queue, self.ticket(hold.ticket));
             match why {
                 ErrorKind::HeldTooLong => tracing::warn!(
                     %name, ticket, "a permit was held for longer than max_hold: it is given back"
@@ -472,10 +543,9 @@ impl Gate {
         if !news.lost.is_empty() {
             self.lost.notify_waiters();
         }
-        for (caller, ticket) in news.granted {
-            let _ = caller
-                .answer
-                .send(Ok(Permit::new(Arc::clone(self), ticket)));
+        for (caller, hold) in news.granted {
+            let permit = Permit::new(Arc::clone(self), hold);
+            let _ = caller.answer.send(Ok(permit));
         }
         for (caller, error) in news.refused {
             let _ = caller.answer.send(Err(error));

@@ -63,12 +63,13 @@ enum Next {
 // === impl PumpSlot ===
 
 impl PumpSlot {
-    /// Lets the pump, if there is one, look for what is new.
-    pub(super) fn wake(&mut self, now: Instant) {
-        if let Some(due) = &mut self.due {
-            if !self.calling {
-                *due = now.min(*due);
-            }
+    /// There is something to do then. A pump that has a call under way looks for itself after it.
+    pub(super) fn wake(&mut self, at: Instant) {
+        if let Some(due) = &mut self.due
+            && !self.calling
+            && at < *due
+        {
+            *due = at;
             self.wake.notify_one();
         }
     }
@@ -150,6 +151,7 @@ impl Pump {
         if inner.pump.current != self.number {
             return None;
         }
+        inner.clock.set(now);
         let long_wait = inner.state.long_wait(now);
         let (step, news) = inner.state.next_step(now);
         let next = match step {

@@ -2,7 +2,7 @@
 //!
 //! Pure: time comes as an argument, and nothing is sent from here. What callers are to be told is returned.
 
-use super::tickets::{Answer, Terms, Tickets};
+use super::tickets::{Answer, Hold, Terms, Tickets};
 use super::waiters::{Departed, Standing, Waiters};
 use crate::backend::{Grant, MOST_TICKETS, Outcome, State as TicketState};
 use crate::error::{Error, ErrorKind};
@@ -17,6 +17,24 @@ const LAST_RETRY: Duration = Duration::from_millis(125);
 const LONG_WAIT: Duration = Duration::from_secs(2);
 const LONG_WAIT_AGAIN: Duration = Duration::from_secs(10);
 
+/// So long counts what an answer has said of others who wait.
+const FRESH: Duration = Duration::from_millis(10);
+/// So often a permit changes hands here while others may wait elsewhere, and for so long after its grant; then it goes
+/// back to the queue.
+const MOST_HOPS: u64 = 4;
+const MOST_HOPPING: Duration = Duration::from_millis(100);
+
+/// How permits go from one caller of this process to the next without the backend.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shortcuts {
+    /// A permit that is released goes to the oldest who waits here.
+    pub(crate) hand_off: bool,
+    /// If nobody does, it stays here for so long.
+    pub(crate) linger: Duration,
+    /// The backend tells how many wait, of all nodes.
+    pub(crate) sees_others: bool,
+}
+
 /// Everything a gate knows about its name. `C` is a caller's end.
 #[derive(Debug)]
 pub(crate) struct State<C> {
@@ -30,6 +48,15 @@ pub(crate) struct State<C> {
     /// What the call under way carries.
     said: Option<Batch>,
     lease: Duration,
+    shortcuts: Shortcuts,
+    /// By the last answer nobody waits elsewhere. It counts until then.
+    alone_until: Option<Instant>,
+    /// By the last answer nobody waits anywhere, and half the limit is free.
+    roomy: bool,
+    /// How many permits were in use by the last answer, if the limit has not changed since.
+    in_use: Option<u64>,
+    /// When something lingered last.
+    lingered_at: Option<Instant>,
     /// When everything that waits is said again.
     repeat_at: Instant,
     /// By when the backend wants to be asked.
@@ -59,6 +86,9 @@ pub struct Stats {
     pub limit: u32,
     /// Permits in use here.
     pub in_use: usize,
+    /// Permits that nobody uses, and that stay here for a moment in case that somebody comes: see
+    /// [`CoordinatorBuilder::linger`](crate::CoordinatorBuilder::linger).
+    pub lingering: usize,
     /// Callers waiting here.
     pub waiting: usize,
     /// Permits granted.
@@ -99,11 +129,11 @@ pub(crate) enum Step {
 /// What follows from something that happened.
 #[derive(Debug)]
 pub(crate) struct News<C> {
-    /// These callers hold a permit now, on this ticket.
-    pub(crate) granted: Vec<(C, u64)>,
+    /// These callers hold a permit now.
+    pub(crate) granted: Vec<(C, Hold)>,
     pub(crate) refused: Vec<(C, Error)>,
     /// These permits are lost.
-    pub(crate) lost: Vec<(u64, ErrorKind)>,
+    pub(crate) lost: Vec<(Hold, ErrorKind)>,
     /// What releases are told.
     pub(crate) answers: Vec<(Answer, bool)>,
     /// Releases that nobody has answered.
@@ -114,7 +144,13 @@ pub(crate) struct News<C> {
 
 impl<C: HasTerms> State<C> {
     /// `strict`: a permit whose deadline passes unconfirmed is lost at once.
-    pub(crate) fn new(limit: u32, lease: Duration, strict: bool, now: Instant) -> Self {
+    pub(crate) fn new(
+        limit: u32,
+        lease: Duration,
+        strict: bool,
+        shortcuts: Shortcuts,
+        now: Instant,
+    ) -> Self {
         Self {
             limit,
             tickets: Tickets::new(lease, strict),
@@ -123,6 +159,11 @@ impl<C: HasTerms> State<C> {
             tries_to_ask: BTreeSet::new(),
             said: None,
             lease,
+            shortcuts,
+            alone_until: None,
+            roomy: false,
+            in_use: None,
+            lingered_at: None,
             repeat_at: now,
             look_at: None,
             probe: false,
@@ -137,6 +178,7 @@ impl<C: HasTerms> State<C> {
         Stats {
             limit: self.limit,
             in_use: self.tickets.in_use(),
+            lingering: self.tickets.lingering(),
             waiting: self.waiters.len() + self.tries.len(),
             ..self.stats
         }
@@ -195,6 +237,8 @@ impl<C: HasTerms> State<C> {
     pub(crate) fn set_limit(&mut self, limit: u32) {
         if self.limit != limit {
             self.limit = limit;
+            self.in_use = None;
+            self.roomy = false;
             // Whoever waits here may get in by it: the backend has to be told.
             self.waiters.ask_oldest(1);
         }
@@ -205,6 +249,108 @@ impl<C: HasTerms> State<C> {
         self.probe = true;
     }
 
+    // --- from hand to hand ---
+
+    /// A guard is gone. If it was the last one, the oldest who waits here goes in on its ticket, or the ticket lingers or
+    /// leaves. `answer` hears whether the permit was held until then.
+    pub(crate) fn drop_guard(
+        &mut self,
+        hold: Hold,
+        now: Instant,
+        answer: Option<Answer>,
+    ) -> News<C> {
+        // What is lost by now is lost, even if nobody has looked yet and the backend still knows it.
+        let mut news = self.expire(now);
+        let valid = answer.is_some() && self.tickets.is_valid(hold, now);
+        if !self.tickets.drop_guard(hold) {
+            news.answers.extend(answer.map(|answer| (answer, valid)));
+        } else if let Some(next) = self.next_for(hold.ticket, now) {
+            let terms = next.terms();
+            let handed = self.tickets.hand_on(hold.ticket, now, terms);
+            self.stats.granted += 1;
+            news.granted.extend(handed.map(|handed| (next, handed)));
+            news.answers.extend(answer.map(|answer| (answer, valid)));
+        } else if answer.is_none() && self.may_linger(hold.ticket, now) {
+            self.tickets.linger(hold.ticket, now);
+            self.lingered_at = Some(now);
+        } else {
+            self.tickets.let_go(hold.ticket, answer);
+        }
+        news
+    }
+
+    /// The oldest who waits here, if he may go in on a ticket whose last guard is gone.
+    fn next_for(&mut self, ticket: u64, now: Instant) -> Option<C> {
+        if self.waiters.is_empty() || !self.shortcuts.hand_off || !self.fits() {
+            return None;
+        }
+        let (hops, granted) = self.tickets.may_hop(ticket, now)?;
+        let may = hops < MOST_HOPS && now < granted + MOST_HOPPING;
+        if !may && !self.is_alone(now) {
+            return None;
+        }
+        let departed = self.waiters.take_oldest()?;
+        Some(self.depart(departed))
+    }
+
+    fn may_linger(&self, ticket: u64, now: Instant) -> bool {
+        !self.shortcuts.linger.is_zero()
+            && self.roomy
+            && self.is_alone(now)
+            && self.waiters.is_empty()
+            && self.fits()
+            && self.tickets.may_hop(ticket, now).is_some()
+    }
+
+    /// Nobody waits elsewhere, as far as we know.
+    fn is_alone(&self, now: Instant) -> bool {
+        self.alone_until.is_some_and(|until| now < until)
+    }
+
+    /// No more are in use than this node's limit allows: else each that comes free has to stay free.
+    fn fits(&self) -> bool {
+        let limit = u64::from(self.limit);
+        self.in_use.is_some_and(|in_use| in_use <= limit) && self.tickets.in_use() as u64 <= limit
+    }
+
+    pub(crate) fn has_lingering(&self) -> bool {
+        self.tickets.lingering() > 0
+    }
+
+    /// A permit that lingers, for somebody who comes at this moment.
+    pub(crate) fn take_lingering(&mut self, terms: Terms, now: Instant) -> Option<Hold> {
+        self.end_lingering(now);
+        let ticket = self.tickets.take_lingering()?;
+        if self.tickets.may_hop(ticket, now).is_none() {
+            self.tickets.let_go(ticket, None);
+            return None;
+        }
+        self.stats.granted += 1;
+        self.tickets.hand_on(ticket, now, terms)
+    }
+
+    /// Lets leave what has lingered for long enough.
+    fn end_lingering(&mut self, now: Instant) {
+        if let Some(since) = self.tickets.lingering_since()
+            && since + self.shortcuts.linger <= now
+        {
+            self.tickets.end_lingering(now - self.shortcuts.linger);
+        }
+    }
+
+    /// Nothing lingers any more.
+    pub(crate) fn stop_lingering(&mut self, now: Instant) {
+        self.shortcuts.linger = Duration::ZERO;
+        self.tickets.end_lingering(now);
+    }
+
+    /// When to look for what has lingered for long enough. As long as something lingers now and then it is always soon,
+    /// so that nobody has to see to it with each permit.
+    fn linger_ends(&self) -> Option<Instant> {
+        let since = self.tickets.lingering_since().or(self.lingered_at)?;
+        Some(since + self.shortcuts.linger)
+    }
+
     // --- what to say ---
 
     /// What to do now. What became of a batch that is returned is told by [`hear`](Self::hear) or
@@ -213,8 +359,12 @@ impl<C: HasTerms> State<C> {
     pub(crate) fn next_step(&mut self, now: Instant) -> (Step, News<C>) {
         self.say_again();
         let mut news = self.expire(now);
-        for ticket in self.tickets.end(now).holds {
-            self.count_loss(ticket, ErrorKind::HeldTooLong, &mut news);
+        for hold in self.tickets.end(now) {
+            self.count_loss(hold, ErrorKind::HeldTooLong, &mut news);
+        }
+        self.end_lingering(now);
+        if self.lingered_at.is_some_and(|at| at + self.shortcuts.linger <= now) {
+            self.lingered_at = None;
         }
         news.unanswered = self.tickets.forget_old_leaves(now);
         (self.decide(now), news)
@@ -224,7 +374,7 @@ impl<C: HasTerms> State<C> {
     pub(crate) fn expire(&mut self, now: Instant) -> News<C> {
         let mut news = News::default();
         for ticket in self.tickets.expired(now) {
-            self.lose(ticket, ErrorKind::Lost, now, &mut news);
+            self.lose(ticket, ErrorKind::Lost, &mut news);
         }
         news
     }
@@ -255,6 +405,15 @@ impl<C: HasTerms> State<C> {
             Step::Say(self.batch(now))
         } else {
             Step::Wait(self.next_due(now))
+        }
+    }
+
+    /// When there is something to do next.
+    pub(crate) fn due(&self, now: Instant) -> Instant {
+        if self.is_idle() || self.has_to_speak(now) {
+            now
+        } else {
+            self.next_due(now)
         }
     }
 
@@ -317,6 +476,7 @@ impl<C: HasTerms> State<C> {
         let waiting = !self.waiters.is_empty();
         let times = [
             self.tickets.next_due(),
+            self.linger_ends(),
             waiting.then_some(self.repeat_at),
             waiting.then_some(self.look_at).flatten(),
             self.long_wait_at(),
@@ -341,7 +501,7 @@ impl<C: HasTerms> State<C> {
         for (ticket, state) in batch.keep.iter().zip(&outcome.kept) {
             match state {
                 TicketState::Held { .. } => self.tickets.confirm(*ticket, sent),
-                _ => self.lose(*ticket, ErrorKind::Lost, now, &mut news),
+                _ => self.lose(*ticket, ErrorKind::Lost, &mut news),
             }
         }
         for (ticket, state) in batch.enter.iter().zip(&outcome.entered) {
@@ -349,7 +509,11 @@ impl<C: HasTerms> State<C> {
                 TicketState::Held { token } => {
                     self.granted(Grant::new(*ticket, *token), sent, now, &mut news);
                 }
-                TicketState::Waiting => self.waiters.answered(*ticket, sent, now, self.lease),
+                TicketState::Waiting => {
+                    if !self.waiters.answered(*ticket, sent, now, self.lease) {
+                        self.tickets.answered(*ticket);
+                    }
+                }
                 TicketState::Refused | TicketState::Gone => {
                     self.waiters.ask_again(*ticket);
                     self.retry_at = Some(now + FIRST_RETRY);
@@ -368,7 +532,21 @@ impl<C: HasTerms> State<C> {
             self.granted(*grant, sent, now, &mut news);
         }
         self.look_at = (outcome.look_again).map(|after| now + after.min(self.lease));
+        self.look_round(outcome, now);
         news
+    }
+
+    /// What an answer says of others.
+    fn look_round(&mut self, outcome: &Outcome, now: Instant) {
+        // Those that left the line while the call was under way stood in the queue still.
+        let ours = self.waiters.queued() + self.tickets.queued();
+        let alone = self.shortcuts.sees_others && outcome.waiting <= ours as u64;
+        self.alone_until = alone.then(|| now + FRESH);
+        self.roomy = outcome.waiting == 0 && outcome.in_use * 2 <= u64::from(self.limit);
+        self.in_use = Some(outcome.in_use);
+        if outcome.waiting > 0 {
+            self.tickets.end_lingering(now);
+        }
     }
 
     /// A call was given up or failed. What it carried rides on the next.
@@ -387,12 +565,12 @@ impl<C: HasTerms> State<C> {
     }
 
     /// Refuses everybody who waits, and gives back everything that is held.
-    pub(crate) fn close(&mut self, error: &Error, now: Instant) -> News<C> {
+    pub(crate) fn close(&mut self, error: &Error) -> News<C> {
         let mut departed = self.waiters.take_all();
         departed.extend(self.take_tries());
         let mut news = self.refuse(departed, error);
         for ticket in self.tickets.valid_tickets() {
-            self.lose(ticket, error.kind(), now, &mut news);
+            self.lose(ticket, error.kind(), &mut news);
         }
         news
     }
@@ -410,6 +588,7 @@ impl<C: HasTerms> State<C> {
             Some(Standing {
                 since,
                 doubtful: false,
+                ..
             }) => self.granted(grant, since, now, &mut news),
             _ if self.waiters.has_ticket(ticket) => self.waiters.ask_again(ticket),
             _ => self.tickets.leave_anew(ticket),
@@ -418,10 +597,10 @@ impl<C: HasTerms> State<C> {
     }
 
     /// Every ticket of this node is gone: what is held is lost, and everything that waits is said again.
-    pub(crate) fn lose_all(&mut self, now: Instant) -> News<C> {
+    pub(crate) fn lose_all(&mut self) -> News<C> {
         let mut news = News::default();
         for ticket in self.tickets.valid_tickets() {
-            self.lose(ticket, ErrorKind::Lost, now, &mut news);
+            self.lose(ticket, ErrorKind::Lost, &mut news);
         }
         self.resync();
         news
@@ -459,8 +638,8 @@ impl<C: HasTerms> State<C> {
         };
         if let Some(caller) = caller {
             self.stats.granted += 1;
-            self.tickets.hold(grant, sent, now, caller.terms());
-            news.granted.push((caller, ticket));
+            let hold = self.tickets.hold(grant, sent, now, caller.terms());
+            news.granted.push((caller, hold));
         }
     }
 
@@ -475,15 +654,15 @@ impl<C: HasTerms> State<C> {
         None
     }
 
-    fn lose(&mut self, ticket: u64, why: ErrorKind, now: Instant, news: &mut News<C>) {
-        if self.tickets.lose(ticket, why, now) {
-            self.count_loss(ticket, why, news);
+    fn lose(&mut self, ticket: u64, why: ErrorKind, news: &mut News<C>) {
+        if let Some(hold) = self.tickets.lose(ticket, why) {
+            self.count_loss(hold, why, news);
         }
     }
 
-    fn count_loss(&mut self, ticket: u64, why: ErrorKind, news: &mut News<C>) {
+    fn count_loss(&mut self, hold: Hold, why: ErrorKind, news: &mut News<C>) {
         self.stats.lost += 1;
-        news.lost.push((ticket, why));
+        news.lost.push((hold, why));
     }
 
     fn refuse_try(&mut self, ticket: u64, news: &mut News<C>) {

@@ -6,7 +6,7 @@ use super::waiters::Standing;
 use crate::backend::Grant;
 use crate::clock::later;
 use crate::error::ErrorKind;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -20,13 +20,26 @@ pub(crate) struct Tickets {
     held: HashMap<u64, Held>,
     /// When each permit wants to be renewed: a third of a lease after it was last confirmed.
     renewals: BTreeSet<(Instant, u64)>,
-    /// When a reservation lapses or a hold has lasted for too long.
+    /// When to look whether a reservation has lapsed or a hold lasted for too long.
     endings: BTreeSet<(Instant, u64)>,
+    /// Held, with nobody to use it: those that were released last at the end, each with the time of that.
+    lingering: VecDeque<(Instant, u64)>,
     leaving: BTreeMap<u64, Leaving>,
     /// No leave is old enough to be forgotten before then.
     forget_at: Option<Instant>,
     lost: usize,
 }
+
+/// One caller's hold of a ticket. A ticket may go from hand to hand; who had it before has no part in it any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Hold {
+    pub(crate) ticket: u64,
+    /// How often the ticket has changed hands here, since the backend granted it.
+    pub(crate) hop: u64,
+}
+
+/// A mutex's token is that of the backend times this, plus the hop: so it rises with every hop, too.
+const HOPS: u64 = 1024;
 
 /// Who waits for the answer to a release.
 pub(crate) type Answer = oneshot::Sender<bool>;
@@ -42,14 +55,20 @@ pub(crate) struct Terms {
 
 #[derive(Debug)]
 struct Held {
-    /// The fencing token, in a queue whose limit is 1.
+    /// The backend's fencing token, in a queue whose limit is 1.
     token: u64,
+    hop: u64,
+    /// When the backend's grant was heard of.
+    since: Instant,
     /// The backend keeps it at least until then: one lease from before the call was sent that confirmed it last.
     deadline: Instant,
     /// How many guards share it. The last one out lets it leave.
     guards: usize,
     reserved: Option<Reserved>,
     ends: Option<Instant>,
+    /// When it stands in `endings`: not after its ending, perhaps before. So what changes with each request, and is over
+    /// long before its time, costs nothing.
+    armed: Option<Instant>,
     /// Set once, and final.
     lost: Option<ErrorKind>,
 }
@@ -75,13 +94,6 @@ struct Leaving {
     answer: Option<Answer>,
 }
 
-/// What came to its end by itself.
-#[derive(Debug, Default)]
-pub(crate) struct Ended {
-    pub(crate) reservations: usize,
-    pub(crate) holds: Vec<u64>,
-}
-
 // === impl Tickets ===
 
 impl Tickets {
@@ -92,20 +104,21 @@ impl Tickets {
             held: HashMap::new(),
             renewals: BTreeSet::new(),
             endings: BTreeSet::new(),
+            lingering: VecDeque::new(),
             leaving: BTreeMap::new(),
             forget_at: None,
             lost: 0,
         }
     }
 
-    /// Permits that count: held, and not known to be lost.
+    /// Permits that somebody has, and that are not known to be lost.
     pub(crate) fn in_use(&self) -> usize {
-        self.held.len() - self.lost
+        self.held.len() - self.lost - self.lingering.len()
     }
 
     /// Nothing is held and nothing is on its way out.
     pub(crate) fn is_empty(&self) -> bool {
-        self.in_use() == 0 && self.leaving.is_empty()
+        self.held.len() == self.lost && self.leaving.is_empty()
     }
 
     /// When something here wants to be done.
@@ -114,7 +127,7 @@ impl Tickets {
         renewal.into_iter().chain(self.next_ending()).min()
     }
 
-    /// When something here ends by itself, without a call.
+    /// When to look for what ends here by itself, without a call.
     pub(crate) fn next_ending(&self) -> Option<Instant> {
         let ending = self.endings.first().map(|(at, _)| *at);
         ending.into_iter().chain(self.next_expiry()).min()
@@ -129,56 +142,149 @@ impl Tickets {
     // --- holding ---
 
     /// A permit was granted, confirmed by a call that was sent at `sent`.
-    pub(crate) fn hold(&mut self, grant: Grant, sent: Instant, now: Instant, terms: Terms) {
+    pub(crate) fn hold(&mut self, grant: Grant, sent: Instant, now: Instant, terms: Terms) -> Hold {
         let Grant { ticket, token } = grant;
         let held = Held {
             token,
+            hop: 0,
+            since: now,
             deadline: sent + self.lease,
-            guards: 1,
-            reserved: terms.reserve.map(|ttl| Reserved {
-                ttl,
-                until: later(now, ttl),
-            }),
-            ends: terms.max_hold.map(|most| later(now, most)),
+            guards: 0,
+            reserved: None,
+            ends: None,
+            armed: None,
             lost: None,
         };
         self.renewals.insert((held.renewal(self.lease), ticket));
-        self.endings.extend(held.ending().map(|at| (at, ticket)));
         self.held.insert(ticket, held);
+        self.take(ticket, now, terms);
+        Hold { ticket, hop: 0 }
     }
+
+    /// Somebody has a ticket from now on, on these terms.
+    fn take(&mut self, ticket: u64, now: Instant, terms: Terms) {
+        if let Some(held) = self.held.get_mut(&ticket) {
+            held.guards = 1;
+            held.reserved = terms.reserve.map(|ttl| Reserved {
+                ttl,
+                until: later(now, ttl),
+            });
+            held.ends = terms.max_hold.map(|most| later(now, most));
+            held.arm(ticket, &mut self.endings);
+        }
+    }
+
+    /// The next one has a ticket whose last guard is gone.
+    pub(crate) fn hand_on(&mut self, ticket: u64, now: Instant, terms: Terms) -> Option<Hold> {
+        let held = self.held.get_mut(&ticket)?;
+        held.hop += 1;
+        let hop = held.hop;
+        self.take(ticket, now, terms);
+        Some(Hold { ticket, hop })
+    }
+
+    /// How often a ticket has changed hands since it was granted, and when that was. `None` if it may not do so once more:
+    /// it is not surely ours for a while yet.
+    pub(crate) fn may_hop(&self, ticket: u64, now: Instant) -> Option<(u64, Instant)> {
+        let held = self.held.get(&ticket)?;
+        let left = held.deadline.saturating_duration_since(now);
+        let sure = held.lost.is_none() && left >= self.lease / 3;
+        (sure && (!self.strict || held.hop + 1 < HOPS)).then_some((held.hop, held.since))
+    }
+
+    // --- lingering ---
+
+    /// Nobody has this ticket, but the next one may come at once.
+    pub(crate) fn linger(&mut self, ticket: u64, now: Instant) {
+        if let Some(held) = self.held.get_mut(&ticket) {
+            held.guards = 0;
+            held.reserved = None;
+            held.ends = None;
+            self.lingering.push_back((now, ticket));
+        }
+    }
+
+    /// How many linger.
+    pub(crate) fn lingering(&self) -> usize {
+        self.lingering.len()
+    }
+
+    pub(crate) fn all_lingering(&self) -> Vec<u64> {
+        self.lingering.iter().map(|(_, ticket)| *ticket).collect()
+    }
+
+    /// Since when the one has lingered that has done so for the longest time.
+    pub(crate) fn lingering_since(&self) -> Option<Instant> {
+        self.lingering.front().map(|(since, _)| *since)
+    }
+
+    /// Takes the ticket that was released last.
+    pub(crate) fn take_lingering(&mut self) -> Option<u64> {
+        self.lingering.pop_back().map(|(_, ticket)| ticket)
+    }
+
+    /// Lets those leave that have lingered since `since` or before.
+    pub(crate) fn end_lingering(&mut self, since: Instant) {
+        while let Some((at, ticket)) = self.lingering.front().copied()
+            && at <= since
+        {
+            self.lingering.pop_front();
+            self.let_go(ticket, None);
+        }
+    }
+
+    /// A ticket that lingers is gone. `false` if it does not linger.
+    fn forget_lingering(&mut self, ticket: u64) -> bool {
+        let before = self.lingering.len();
+        self.lingering.retain(|(_, lingers)| *lingers != ticket);
+        self.lingering.len() < before
+    }
+
+    // --- what is held ---
 
     pub(crate) fn is_held(&self, ticket: u64) -> bool {
         self.held.contains_key(&ticket)
     }
 
+    fn get(&self, hold: Hold) -> Option<&Held> {
+        let held = self.held.get(&hold.ticket)?;
+        (held.hop == hold.hop && held.guards > 0).then_some(held)
+    }
+
+    fn get_mut(&mut self, hold: Hold) -> Option<&mut Held> {
+        let held = self.held.get_mut(&hold.ticket)?;
+        (held.hop == hold.hop && held.guards > 0).then_some(held)
+    }
+
     /// Held, and surely so: the deadline has not passed.
-    pub(crate) fn is_valid(&self, ticket: u64, now: Instant) -> bool {
-        let held = self.held.get(&ticket);
+    pub(crate) fn is_valid(&self, hold: Hold, now: Instant) -> bool {
+        let held = self.get(hold);
         held.is_some_and(|held| held.lost.is_none() && now < held.deadline)
     }
 
     /// Held, and not lost by now; but perhaps in doubt, where a deadline that passes makes no more than that.
-    fn is_ours(&self, ticket: u64, now: Instant) -> bool {
-        let expired = self.expiry(ticket).is_some_and(|at| at <= now);
-        !expired && self.lost(ticket).is_none()
+    fn is_ours(&self, hold: Hold, now: Instant) -> bool {
+        let expired = self.expiry(hold).is_some_and(|at| at <= now);
+        !expired && self.lost(hold).is_none()
     }
 
     /// How it was lost, if it was. What is not ours any more counts as lost.
-    pub(crate) fn lost(&self, ticket: u64) -> Option<ErrorKind> {
-        match self.held.get(&ticket) {
+    pub(crate) fn lost(&self, hold: Hold) -> Option<ErrorKind> {
+        match self.get(hold) {
             Some(held) => held.lost,
             None => Some(ErrorKind::Lost),
         }
     }
 
     /// The fencing token of a permit that is held.
-    pub(crate) fn token(&self, ticket: u64) -> Option<u64> {
-        self.held.get(&ticket).map(|held| held.token)
+    pub(crate) fn token(&self, hold: Hold) -> Option<u64> {
+        let held = self.get(hold)?;
+        Some(held.token.saturating_mul(HOPS).saturating_add(held.hop))
     }
 
     /// When the permit is lost, unless it is confirmed before. `None` where a deadline that passes only makes doubtful.
-    pub(crate) fn expiry(&self, ticket: u64) -> Option<Instant> {
-        let held = self.held.get(&ticket).filter(|_| self.strict)?;
+    pub(crate) fn expiry(&self, hold: Hold) -> Option<Instant> {
+        let held = self.get(hold).filter(|_| self.strict)?;
         Some(held.deadline)
     }
 
@@ -188,13 +294,19 @@ impl Tickets {
             return Vec::new();
         }
         let held = self.renewals.iter().map(|(_, ticket)| *ticket);
-        held.take_while(|ticket| self.expiry(*ticket).is_some_and(|at| at <= now))
+        held.take_while(|ticket| self.held.get(ticket).is_some_and(|h| h.deadline <= now))
             .collect()
     }
 
     #[cfg(test)]
     pub(crate) fn deadline(&self, ticket: u64) -> Option<Instant> {
         self.held.get(&ticket).map(|held| held.deadline)
+    }
+
+    /// Whether a ticket is held and not lost, be it that it lingers.
+    #[cfg(test)]
+    pub(crate) fn counts(&self, ticket: u64) -> bool {
+        self.held.get(&ticket).is_some_and(|held| held.lost.is_none())
     }
 
     /// A grant confirmed at `sent` has so little of its lease left that it must be confirmed before it is used.
@@ -218,7 +330,7 @@ impl Tickets {
 
     /// The backend has granted a ticket that a guard of ours has. If it was lost, the grant is nobody's.
     pub(crate) fn still_granted(&mut self, ticket: u64) {
-        if self.lost(ticket).is_some() {
+        if self.held.get(&ticket).is_none_or(|h| h.lost.is_some()) {
             self.leave_anew(ticket);
         }
     }
@@ -236,21 +348,27 @@ impl Tickets {
         }
     }
 
-    /// The permit is lost. `false` if there is nothing to lose.
-    pub(crate) fn lose(&mut self, ticket: u64, why: ErrorKind, now: Instant) -> bool {
-        let Some(held) = self.held.get_mut(&ticket) else {
-            return false;
-        };
+    /// The permit is lost. `None` if nobody had it, or it was lost before.
+    pub(crate) fn lose(&mut self, ticket: u64, why: ErrorKind) -> Option<Hold> {
+        if self.forget_lingering(ticket) {
+            self.let_go(ticket, None);
+            return None;
+        }
+        let held = self.held.get_mut(&ticket)?;
         if held.lost.is_some() {
-            return false;
+            return None;
         }
         held.lost = Some(why);
         self.lost += 1;
+        let hold = Hold {
+            ticket,
+            hop: held.hop,
+        };
+        held.disarm(ticket, &mut self.endings);
         self.renewals.remove(&(held.renewal(self.lease), ticket));
-        self.endings.remove(&(held.ending().unwrap_or(now), ticket));
         // It may stand in the queue again, by an `enter` that ran late.
         self.leave(ticket, None, None);
-        true
+        Some(hold)
     }
 
     /// All permits that are not lost yet.
@@ -260,11 +378,11 @@ impl Tickets {
     }
 
     /// One more guard of a permit that is held. `false`: there is none to share.
-    pub(crate) fn share(&mut self, ticket: u64, now: Instant) -> bool {
-        if !self.is_ours(ticket, now) {
+    pub(crate) fn share(&mut self, hold: Hold, now: Instant) -> bool {
+        if !self.is_ours(hold, now) {
             return false;
         }
-        match self.held.get_mut(&ticket) {
+        match self.get_mut(hold) {
             Some(held) => {
                 held.guards += 1;
                 true
@@ -273,54 +391,51 @@ impl Tickets {
         }
     }
 
-    /// A guard is gone. The last one lets the ticket leave, and `answer` hears whether it held until then. Returns the
-    /// answer if it is known already.
-    pub(crate) fn drop_guard(
-        &mut self,
-        ticket: u64,
-        now: Instant,
-        answer: Option<Answer>,
-    ) -> Option<(Answer, bool)> {
-        let valid = self.is_valid(ticket, now);
-        let last = match self.held.get_mut(&ticket) {
+    /// A guard is gone. `true` if it was the last one of a permit that is held still: what becomes of it has to be
+    /// decided.
+    pub(crate) fn drop_guard(&mut self, hold: Hold) -> bool {
+        match self.get_mut(hold) {
             Some(held) if held.guards > 1 => {
                 held.guards -= 1;
                 false
             }
-            Some(_) => true,
-            None => false,
-        };
-        if last && let Some(deadline) = self.remove(ticket) {
-            self.leave(ticket, Some(deadline), answer);
-            return None;
+            Some(held) if held.lost.is_some() => {
+                self.remove(hold.ticket);
+                false
+            }
+            held => held.is_some(),
         }
-        answer.map(|answer| (answer, valid))
+    }
+
+    /// A permit that nobody has any more leaves. `answer` hears whether it held until then.
+    pub(crate) fn let_go(&mut self, ticket: u64, answer: Option<Answer>) {
+        if let Some(deadline) = self.remove(ticket) {
+            self.leave(ticket, Some(deadline), answer);
+        }
     }
 
     /// Forgets a permit. Its deadline, if it was not lost.
     fn remove(&mut self, ticket: u64) -> Option<Instant> {
-        let held = self.held.remove(&ticket)?;
+        let mut held = self.held.remove(&ticket)?;
         if held.lost.is_some() {
             self.lost -= 1;
             return None;
         }
+        held.disarm(ticket, &mut self.endings);
         self.renewals.remove(&(held.renewal(self.lease), ticket));
-        if let Some(at) = held.ending() {
-            self.endings.remove(&(at, ticket));
-        }
         Some(held.deadline)
     }
 
     // --- reservations and long holds ---
 
     /// Takes a reserved permit for good. `false`: it has gone back already, or is lost by now.
-    pub(crate) fn claim(&mut self, ticket: u64, now: Instant) -> bool {
-        self.is_ours(ticket, now) && self.reserve_again(ticket, |_| None)
+    pub(crate) fn claim(&mut self, hold: Hold, now: Instant) -> bool {
+        self.reserve_again(hold, now, |_| None)
     }
 
     /// The reservation starts anew. `false`: it has gone back already.
-    pub(crate) fn rearm(&mut self, ticket: u64, now: Instant) -> bool {
-        self.reserve_again(ticket, |Reserved { ttl, .. }| {
+    pub(crate) fn rearm(&mut self, hold: Hold, now: Instant) -> bool {
+        self.reserve_again(hold, now, |Reserved { ttl, .. }| {
             Some(Reserved {
                 ttl,
                 until: later(now, ttl),
@@ -330,40 +445,39 @@ impl Tickets {
 
     fn reserve_again(
         &mut self,
-        ticket: u64,
+        hold: Hold,
+        now: Instant,
         change: impl FnOnce(Reserved) -> Option<Reserved>,
     ) -> bool {
-        let Some(held) = self.held.get_mut(&ticket) else {
+        if !self.is_ours(hold, now) {
             return false;
-        };
-        if let Some(at) = held.ending() {
-            self.endings.remove(&(at, ticket));
         }
-        held.reserved = held.reserved.and_then(change);
-        if held.lost.is_none() {
-            self.endings.extend(held.ending().map(|at| (at, ticket)));
+        if let Some(held) = self.held.get_mut(&hold.ticket) {
+            held.reserved = held.reserved.and_then(change);
+            held.arm(hold.ticket, &mut self.endings);
         }
-        held.lost.is_none()
+        true
     }
 
-    /// Ends what has to end by now.
-    pub(crate) fn end(&mut self, now: Instant) -> Ended {
-        let mut ended = Ended::default();
+    /// Ends what has to end by now. Returns what was held for too long.
+    pub(crate) fn end(&mut self, now: Instant) -> Vec<Hold> {
+        let mut ended = Vec::new();
         while let Some((at, ticket)) = self.endings.first().copied()
             && at <= now
         {
-            let held = self.held.get(&ticket);
-            let lapsed = held.and_then(|held| held.reserved);
-            if lapsed.is_some_and(|reserved| reserved.until <= now) {
+            self.endings.pop_first();
+            let Some(held) = self.held.get_mut(&ticket) else {
+                continue;
+            };
+            held.armed = None;
+            if held.ending().is_none_or(|ending| now < ending) {
+                held.arm(ticket, &mut self.endings);
+            } else if held.reserved.is_some_and(|reserved| reserved.until <= now) {
                 // Nobody has claimed it: the guard that is still out finds nothing.
-                if let Some(deadline) = self.remove(ticket) {
-                    self.leave(ticket, Some(deadline), None);
-                }
-                ended.reservations += 1;
-            } else if self.lose(ticket, ErrorKind::HeldTooLong, now) {
-                ended.holds.push(ticket);
+                self.let_go(ticket, None);
+            } else {
+                ended.extend(self.lose(ticket, ErrorKind::HeldTooLong));
             }
-            self.endings.remove(&(at, ticket));
         }
         ended
     }
@@ -402,6 +516,21 @@ impl Tickets {
         self.leave(ticket, None, None);
         if let Some(leaving) = self.leaving.get_mut(&ticket) {
             leaving.standing = standing;
+        }
+    }
+
+    /// How many of those that no call has carried yet surely stand in the queue.
+    pub(crate) fn queued(&self) -> usize {
+        let unsaid = self.leaving.values().filter(|l| l.said_since.is_none());
+        unsaid.filter(|l| l.standing.is_some_and(|s| s.queued)).count()
+    }
+
+    /// A ticket stands in the queue, whose waiter has gone meanwhile.
+    pub(crate) fn answered(&mut self, ticket: u64) {
+        if let Some(leaving) = self.leaving.get_mut(&ticket)
+            && let Some(standing) = &mut leaving.standing
+        {
+            standing.queued = true;
         }
     }
 
@@ -475,5 +604,22 @@ impl Held {
     fn ending(&self) -> Option<Instant> {
         let reserved = self.reserved.map(|reserved| reserved.until);
         reserved.into_iter().chain(self.ends).min()
+    }
+
+    /// Sees to it that somebody looks at its ending.
+    fn arm(&mut self, ticket: u64, endings: &mut BTreeSet<(Instant, u64)>) {
+        if let Some(at) = self.ending()
+            && self.armed.is_none_or(|armed| at < armed)
+        {
+            self.disarm(ticket, endings);
+            endings.insert((at, ticket));
+            self.armed = Some(at);
+        }
+    }
+
+    fn disarm(&mut self, ticket: u64, endings: &mut BTreeSet<(Instant, u64)>) {
+        if let Some(armed) = self.armed.take() {
+            endings.remove(&(armed, ticket));
+        }
     }
 }

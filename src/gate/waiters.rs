@@ -15,6 +15,8 @@ pub(crate) struct Waiters<C> {
     by_ticket: HashMap<u64, u64>,
     /// The waiters whose ticket has to be named in the next call.
     to_ask: BTreeSet<u64>,
+    /// How many tickets of the line surely stand in the queue.
+    queued: usize,
 }
 
 #[derive(Debug)]
@@ -43,6 +45,8 @@ pub(crate) struct Standing {
     /// No call that named it was answered for a lease. Its place may have been granted and lost in that time, and been
     /// taken anew: a push may speak of the former grant.
     pub(crate) doubtful: bool,
+    /// An answer has said that it stands in the queue.
+    pub(crate) queued: bool,
 }
 
 /// A waiter that is out of the line.
@@ -54,6 +58,14 @@ pub(crate) struct Departed<C> {
     pub(crate) standing: Option<Standing>,
 }
 
+// === impl Place ===
+
+impl Place {
+    fn is_queued(&self) -> bool {
+        self.standing.is_some_and(|standing| standing.queued)
+    }
+}
+
 // === impl Waiters ===
 
 impl<C> Default for Waiters<C> {
@@ -62,6 +74,7 @@ impl<C> Default for Waiters<C> {
             line: BTreeMap::new(),
             by_ticket: HashMap::new(),
             to_ask: BTreeSet::new(),
+            queued: 0,
         }
     }
 }
@@ -73,6 +86,11 @@ impl<C> Waiters<C> {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.line.is_empty()
+    }
+
+    /// How many tickets of the line surely stand in the queue.
+    pub(crate) fn queued(&self) -> usize {
+        self.queued
     }
 
     pub(crate) fn has_ticket(&self, ticket: u64) -> bool {
@@ -106,6 +124,7 @@ impl<C> Waiters<C> {
         let Waiter { place, caller, .. } = self.line.remove(&waiter)?;
         self.by_ticket.remove(&place.ticket);
         self.to_ask.remove(&waiter);
+        self.queued -= usize::from(place.is_queued());
         Some(Departed {
             caller,
             known_ticket: place.standing.map(|_| place.ticket),
@@ -113,7 +132,7 @@ impl<C> Waiters<C> {
         })
     }
 
-    /// The oldest waiter goes in on a ticket that was nobody's any more. Its own ticket is no longer needed.
+    /// The oldest waiter goes in on a ticket that nobody has any more. Its own ticket is no longer needed.
     pub(crate) fn take_oldest(&mut self) -> Option<Departed<C>> {
         let oldest = *self.line.keys().next()?;
         self.give_up(oldest)
@@ -126,16 +145,18 @@ impl<C> Waiters<C> {
         let taken = self.line.remove(&oldest)?;
         self.by_ticket.remove(&ticket);
         self.to_ask.remove(&owner);
+        let mut granted = taken.place;
         if owner != oldest {
             let asks = self.to_ask.remove(&oldest);
             if let Some(waiter) = self.line.get_mut(&owner) {
-                waiter.place = taken.place;
+                granted = std::mem::replace(&mut waiter.place, taken.place);
                 self.by_ticket.insert(taken.place.ticket, owner);
                 if asks {
                     self.to_ask.insert(owner);
                 }
             }
         }
+        self.queued -= usize::from(granted.is_queued());
         Some(taken.caller)
     }
 
@@ -149,6 +170,7 @@ impl<C> Waiters<C> {
                 waiter.place.standing.get_or_insert(Standing {
                     since: now,
                     doubtful: false,
+                    queued: false,
                 });
                 tickets.push(waiter.place.ticket);
             }
@@ -172,16 +194,26 @@ impl<C> Waiters<C> {
         self.to_ask.extend(self.line.keys().take(most));
     }
 
-    /// The call that was sent at `sent` was answered: `ticket` stands in the queue.
-    pub(crate) fn answered(&mut self, ticket: u64, sent: Instant, now: Instant, lease: Duration) {
+    /// The call that was sent at `sent` was answered: `ticket` stands in the queue. `false` if nobody waits on it.
+    pub(crate) fn answered(
+        &mut self,
+        ticket: u64,
+        sent: Instant,
+        now: Instant,
+        lease: Duration,
+    ) -> bool {
         let waiter = self.by_ticket.get(&ticket);
-        if let Some(waiter) = waiter.and_then(|waiter| self.line.get_mut(waiter)) {
-            waiter.answered = true;
-            if let Some(standing) = &mut waiter.place.standing {
-                standing.doubtful |= standing.since + lease <= now;
-                standing.since = sent;
-            }
+        let Some(waiter) = waiter.and_then(|waiter| self.line.get_mut(waiter)) else {
+            return false;
+        };
+        waiter.answered = true;
+        if let Some(standing) = &mut waiter.place.standing {
+            standing.doubtful |= standing.since + lease <= now;
+            standing.since = sent;
+            self.queued += usize::from(!standing.queued);
+            standing.queued = true;
         }
+        true
     }
 
     /// `None` if nobody waits on this ticket, or no call has named it yet.

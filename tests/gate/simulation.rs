@@ -5,8 +5,8 @@
 //! `SIMULATION_STEPS=20000` makes them longer. A run that fails is repeated, and shows its last events.
 
 use super::health::Health;
-use super::state::{Batch, HasTerms, News, State, Step};
-use super::tickets::Terms;
+use super::state::{Batch, HasTerms, News, Shortcuts, State, Step};
+use super::tickets::{Hold, Terms};
 use crate::backend::memory::room::Room;
 use crate::backend::{Call, Events, Grant, MOST_TICKETS, Outcome, Reply, State as Answer};
 use crate::error::{Error, ErrorKind};
@@ -97,10 +97,12 @@ fn random_runs_with_all_faults_break_no_rule() {
             late,
             lapsed,
             passed_on,
+            handed_on,
+            lingered,
             ..
         } = all;
         for often in [
-            granted, refused, pushed, cancelled, lost, late, lapsed, passed_on,
+            granted, refused, pushed, cancelled, lost, late, lapsed, passed_on, handed_on, lingered,
         ] {
             assert!(often > 100, "{all:?}");
         }
@@ -134,6 +136,10 @@ struct Seen {
     lapsed: u64,
     /// Went in on another's ticket.
     passed_on: u64,
+    /// Went in on a ticket that came from hand to hand.
+    handed_on: u64,
+    /// Went in on a ticket that lingered.
+    lingered: u64,
 }
 
 /// How likely each fault is in this run, in thousandths.
@@ -169,6 +175,7 @@ struct World {
     faults: Faults,
     /// As for a mutex.
     strict: bool,
+    shortcuts: Shortcuts,
     calm: bool,
     calm_since: Time,
     queue: Queue,
@@ -182,6 +189,8 @@ struct World {
     /// The last call of each node that was carried out.
     words: HashMap<String, Word>,
     tokens: BTreeSet<u64>,
+    /// The highest that anybody was given here, with the hops.
+    highest: u64,
     /// No over-limit is held against anybody before then: the backend was flushed.
     excused_until: Time,
     /// Thrown out by hand.
@@ -208,9 +217,9 @@ struct Peer {
     line: BTreeMap<u64, usize>,
     tries: BTreeMap<u64, usize>,
     /// The guards that are out.
-    guards: BTreeMap<u64, u32>,
+    guards: BTreeMap<Hold, u32>,
     /// Those that go back by themselves unless they are claimed.
-    reserved: HashSet<u64>,
+    reserved: HashSet<Hold>,
     /// What the backend may know of: named in a call, and no leave of it was answered. With the time of its first leave.
     known: BTreeMap<u64, Option<Time>>,
     /// Was said, and not answered.
@@ -265,9 +274,9 @@ enum Happening {
     Reply(u64, Reply),
     GiveUp(u64),
     Push(Grant),
-    Release(u64),
-    Claim(u64),
-    Rearm(u64),
+    Release(Hold),
+    Claim(Hold),
+    Rearm(Hold),
 }
 
 impl World {
@@ -332,6 +341,11 @@ impl World {
             last_event: 0,
             faults,
             strict: false,
+            shortcuts: Shortcuts {
+                hand_off: seed % 5 != 0,
+                linger: Duration::from_millis([0, 10][usize::from(seed % 7 > 2)]),
+                sees_others: seed % 11 != 0,
+            },
             calm: false,
             calm_since: Time::MAX / 2,
             queue: Queue::limit(b"simulated").expect("a fine name"),
@@ -343,6 +357,7 @@ impl World {
             longest_lease: 0,
             words: HashMap::new(),
             tokens: BTreeSet::new(),
+            highest: 0,
             excused_until: 0,
             evicted: HashSet::new(),
             seen: Seen::default(),
@@ -372,7 +387,7 @@ impl World {
         Peer {
             node: Node::of_this_process(),
             events: Arc::new(Events::new(|_| ())),
-            state: State::new(limit, lease, self.strict, self.instant()),
+            state: State::new(limit, lease, self.strict, self.shortcuts, self.instant()),
             health: Health::new(OUTAGE_AFTER),
             limit,
             lease,
@@ -502,18 +517,18 @@ impl World {
                 let news = self.nodes[n].state.pushed(grant, now);
                 self.deliver(n, news);
             }
-            Happening::Release(ticket) => self.release(n, ticket),
-            Happening::Claim(ticket) => {
-                let claimed = peer.state.tickets.claim(ticket, now);
-                note!(self, "{n}: claims {ticket}: {claimed}");
+            Happening::Release(hold) => self.release(n, hold),
+            Happening::Claim(hold) => {
+                let claimed = peer.state.tickets.claim(hold, now);
+                note!(self, "{n}: claims {hold:?}: {claimed}");
                 if claimed {
-                    self.nodes[n].reserved.remove(&ticket);
+                    self.nodes[n].reserved.remove(&hold);
                 }
                 self.seen.lapsed += u64::from(!claimed);
             }
-            Happening::Rearm(ticket) => {
-                let rearmed = peer.state.tickets.rearm(ticket, now);
-                note!(self, "{n}: rearms {ticket}: {rearmed}");
+            Happening::Rearm(hold) => {
+                let rearmed = peer.state.tickets.rearm(hold, now);
+                note!(self, "{n}: rearms {hold:?}: {rearmed}");
             }
         }
         self.pump(n);
@@ -591,7 +606,9 @@ impl World {
             );
         }
         for ticket in &call.keep {
-            assert!(peer.guards.contains_key(ticket), "nobody holds {ticket}");
+            let guarded = peer.guards.keys().any(|hold| hold.ticket == *ticket);
+            let lingers = peer.state.tickets.all_lingering().contains(ticket);
+            assert!(guarded || lingers, "nobody holds {ticket}");
         }
         let said = call.leave.len() + call.keep.len() + call.enter.len() + call.try_enter.len();
         assert!(said <= MOST_TICKETS);
@@ -616,7 +633,7 @@ impl World {
                 return true;
             }
             let wanted = state.waiters.has_ticket(*ticket) || peer.tries.contains_key(ticket);
-            let fine = wanted || state.tickets.lost(*ticket).is_none() || said == MOST_TICKETS;
+            let fine = wanted || state.tickets.counts(*ticket) || said == MOST_TICKETS;
             let old = left.is_some_and(|left| left + lease <= time);
             assert!(fine || old, "nobody takes {ticket} out");
             !old
@@ -683,7 +700,7 @@ impl World {
         for (ticket, answer) in flight.call.keep.iter().zip(&outcome.kept) {
             let held = matches!(answer, Answer::Held { .. });
             assert!(
-                held || peer.state.tickets.lost(*ticket).is_some(),
+                held || !peer.state.tickets.counts(*ticket),
                 "{ticket} is gone"
             );
         }
@@ -706,8 +723,9 @@ impl World {
     }
 
     fn deliver(&mut self, n: usize, news: News<Ends>) {
-        for (ends, ticket) in news.granted {
+        for (ends, hold) in news.granted {
             let now = self.instant();
+            let ticket = hold.ticket;
             let tickets = &self.nodes[n].state.tickets;
             let left = tickets
                 .deadline(ticket)
@@ -716,26 +734,19 @@ impl World {
                 left >= Some(self.nodes[n].lease / 3),
                 "{left:?} is left of {ticket}"
             );
-            note!(self, "{n}: caller {} holds {ticket}", ends.caller);
-            self.seen.granted += 1;
             let peer = &mut self.nodes[n];
-            assert!(
-                !peer.guards.contains_key(&ticket),
-                "{ticket} has a guard already"
-            );
-            assert!(!peer.released.contains(&ticket), "{ticket} was released");
             if let Some((waiter, first)) = peer.line.first_key_value().map(|(w, c)| (*w, *c))
                 && !peer.tries.values().any(|caller| *caller == ends.caller)
             {
                 assert_eq!(first, ends.caller, "the oldest goes first");
                 peer.line.remove(&waiter);
-                self.seen.passed_on += u64::from(waiter != ticket);
+                let handed = hold.hop > 0;
+                self.seen.handed_on += u64::from(handed);
+                self.seen.passed_on += u64::from(!handed && waiter != ticket);
             } else {
                 peer.tries.retain(|_, caller| *caller != ends.caller);
             }
-            peer.guards.insert(ticket, 1);
-            self.answer(ends.caller);
-            self.hold(n, ticket, ends.terms);
+            self.enter(n, ends, hold);
         }
         for (ends, _) in news.refused {
             note!(self, "{n}: caller {} is refused", ends.caller);
@@ -748,11 +759,32 @@ impl World {
         for (answer, held) in news.answers {
             answer.send(held).expect("we listen");
         }
-        for (ticket, why) in news.lost {
-            note!(self, "{n}: {ticket} is lost: {why:?}");
+        for (hold, why) in news.lost {
+            note!(self, "{n}: {hold:?} is lost: {why:?}");
             self.seen.lost += 1;
-            assert!(!self.nodes[n].state.tickets.is_valid(ticket, self.instant()));
+            assert!(!self.nodes[n].state.tickets.is_valid(hold, self.instant()));
         }
+    }
+
+    /// A caller is in.
+    fn enter(&mut self, n: usize, ends: Ends, hold: Hold) {
+        note!(self, "{n}: caller {} holds {hold:?}", ends.caller);
+        self.seen.granted += 1;
+        let peer = &mut self.nodes[n];
+        let ticket = hold.ticket;
+        assert!(!peer.released.contains(&ticket), "{ticket} was released");
+        let shared = peer.guards.keys().any(|other| other.ticket == ticket);
+        assert!(!shared, "{ticket} has a guard already");
+        peer.guards.insert(hold, 1);
+        if self.strict {
+            let token = peer.state.tickets.token(hold).expect("it is held");
+            let id = (peer.node.as_str().to_owned(), ticket);
+            let excused = self.now < self.excused_until || self.evicted.contains(&id);
+            assert!(token > self.highest || excused, "tokens rise");
+            self.highest = self.highest.max(token);
+        }
+        self.answer(ends.caller);
+        self.hold(n, hold, ends.terms);
     }
 
     fn answer(&mut self, caller: usize) {
@@ -762,10 +794,10 @@ impl World {
     }
 
     /// Somebody got in, and will do one thing or another.
-    fn hold(&mut self, n: usize, ticket: u64, terms: Terms) {
+    fn hold(&mut self, n: usize, hold: Hold, terms: Terms) {
         if self.rng.chance(30) {
             // The caller had gone at this very moment.
-            return self.release(n, ticket);
+            return self.release(n, hold);
         }
         let longest = self.longest_lease;
         let time = match self.rng.below(20) {
@@ -775,25 +807,25 @@ impl World {
             _ => self.rng.below(60 * MILLI),
         };
         if terms.reserve.is_some() {
-            self.nodes[n].reserved.insert(ticket);
+            self.nodes[n].reserved.insert(hold);
             let claims = self.now + self.rng.below(120 * MILLI);
             let what = match self.rng.below(3) {
-                0 => Happening::Rearm(ticket),
-                _ => Happening::Claim(ticket),
+                0 => Happening::Rearm(hold),
+                _ => Happening::Claim(hold),
             };
             self.at_node(claims, n, what);
         }
         let now = self.instant();
-        if self.rng.chance(100) && self.nodes[n].state.tickets.share(ticket, now) {
-            *self.nodes[n].guards.entry(ticket).or_default() += 1;
+        if self.rng.chance(100) && self.nodes[n].state.tickets.share(hold, now) {
+            *self.nodes[n].guards.entry(hold).or_default() += 1;
             let until = self.now + self.rng.below(100 * MILLI);
-            self.at_node(until, n, Happening::Release(ticket));
+            self.at_node(until, n, Happening::Release(hold));
         }
-        self.at_node(self.now + time, n, Happening::Release(ticket));
+        self.at_node(self.now + time, n, Happening::Release(hold));
     }
 
-    fn release(&mut self, n: usize, ticket: u64) {
-        note!(self, "{n}: a guard of {ticket} is dropped");
+    fn release(&mut self, n: usize, hold: Hold) {
+        note!(self, "{n}: a guard of {hold:?} is dropped");
         let now = self.instant();
         let (answer, answered) = oneshot::channel();
         let answer = self.rng.chance(500).then_some(answer);
@@ -801,15 +833,16 @@ impl World {
         if answer.is_some() {
             peer.releases.push((self.now, answered));
         }
-        let guards = peer.guards.get_mut(&ticket).expect("a guard");
+        let guards = peer.guards.get_mut(&hold).expect("a guard");
         *guards -= 1;
         if *guards == 0 {
-            peer.guards.remove(&ticket);
-            peer.released.insert(ticket);
+            peer.guards.remove(&hold);
         }
-        if let Some((answer, held)) = peer.state.tickets.drop_guard(ticket, now, answer) {
-            answer.send(held).expect("we listen");
+        let news = peer.state.drop_guard(hold, now, answer);
+        if !peer.state.tickets.is_held(hold.ticket) {
+            peer.released.insert(hold.ticket);
         }
+        self.deliver(n, news);
     }
 
     // --- the backend ---
@@ -990,8 +1023,7 @@ impl World {
         }
         if self.rng.chance(faults.close) {
             note!(self, "{n}: takes everything back");
-            let now = self.instant();
-            let news = self.nodes[n].state.close(&down(), now);
+            let news = self.nodes[n].state.close(&down());
             self.deliver(n, news);
             self.pump(n);
         }
@@ -1031,6 +1063,11 @@ impl World {
             "{n}: caller {caller} comes, tries: {tries}, {terms:?}"
         );
         let peer = &mut self.nodes[n];
+        if let Some(hold) = peer.state.take_lingering(terms, now) {
+            self.seen.lingered += 1;
+            self.enter(n, Ends { caller, terms }, hold);
+            return self.pump(n);
+        }
         peer.last_number += 1;
         let ticket = peer.last_number;
         if tries {
@@ -1139,16 +1176,16 @@ impl World {
             .enumerate()
             .filter(|(_, peer)| peer.alive)
         {
-            for ticket in peer.guards.keys() {
-                let tickets = &peer.state.tickets;
+            for hold in peer.guards.keys() {
+                let (tickets, ticket) = (&peer.state.tickets, &hold.ticket);
                 assert!(
-                    tickets.is_held(*ticket) || peer.reserved.contains(ticket),
+                    tickets.is_held(*ticket) || peer.reserved.contains(hold),
                     "{ticket} has left under its guard"
                 );
-                if !tickets.is_valid(*ticket, now) {
+                if !tickets.is_valid(*hold, now) {
                     let fine = self.now < self.calm_since + 4 * self.longest_lease;
                     assert!(
-                        fine || tickets.lost(*ticket).is_some(),
+                        fine || tickets.lost(*hold).is_some(),
                         "{ticket} is not renewed in time"
                     );
                     continue;
@@ -1169,12 +1206,15 @@ impl World {
                     at_backend.is_some_and(|(deadline, _)| deadline >= until),
                     "{n} believes that it holds {ticket} until {until:?}, at the backend: {at_backend:?}"
                 );
-                let token = tickets.token(*ticket);
+                let token = tickets.token(*hold);
                 assert!(
-                    !self.strict || token == at_backend.map(|(_, token)| token),
+                    !self.strict || token == at_backend.map(|(_, token)| token * 1024 + hold.hop),
                     "{n} holds {ticket} by the token {token:?}, at the backend: {at_backend:?}"
                 );
             }
+            let lingering = peer.state.tickets.lingering();
+            assert!(!self.strict || lingering == 0, "no lock lingers");
+            assert!(lingering == 0 || peer.line.is_empty(), "one lingers, and one waits");
             let late = self.now.saturating_sub(peer.lease.as_micros() as u64);
             peer.releases
                 .retain_mut(|(since, answer)| match answer.try_recv() {
@@ -1284,6 +1324,8 @@ impl Seen {
         self.late += other.late;
         self.lapsed += other.lapsed;
         self.passed_on += other.passed_on;
+        self.handed_on += other.handed_on;
+        self.lingered += other.lingered;
     }
 }
 

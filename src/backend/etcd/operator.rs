@@ -38,6 +38,7 @@ impl Inner {
             node: (place.ticket.rsplit_once('-'))
                 .map_or_else(String::new, |(node, _)| node.to_owned()),
             lease_left: self.lease_left(queue, place, &left),
+            lingering: false,
         };
         let mut holders: Vec<TicketInfo> = holders.iter().map(info).collect();
         holders.sort_by_key(|info| info.lease_left);

@@ -424,6 +424,7 @@ impl Ticket {
             ticket: self.node.ticket(self.number),
             node: self.node.as_str().to_owned(),
             lease_left,
+            lingering: false,
         }
     }
 }

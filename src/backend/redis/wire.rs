@@ -259,6 +259,7 @@ fn tickets(value: Value) -> Option<Vec<TicketInfo>> {
             ticket,
             node,
             lease_left: Duration::from_millis(left),
+            lingering: false,
         });
     }
     Some(tickets)

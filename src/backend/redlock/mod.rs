@@ -373,6 +373,7 @@ impl RedlockSession {
                 ticket: self.node.ticket(ticket),
                 node: self.node.as_str().to_owned(),
                 lease_left,
+                lingering: false,
             })
             .collect();
         Ok(Inspection {
@@ -569,6 +570,7 @@ fn info(holder: Holder) -> TicketInfo {
     TicketInfo {
         ticket: format!("{}-{}", holder.node, holder.ticket),
         lease_left: without_drift(holder.left),
+        lingering: false,
         node: holder.node,
     }
 }

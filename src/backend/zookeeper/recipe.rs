@@ -202,6 +202,7 @@ impl Link {
                     Some(ticket) => room.lives_until(ticket).saturating_duration_since(now),
                     None => other.map_or(Duration::ZERO, |terms| terms.lease),
                 },
+                lingering: false,
             }
         };
         let (holders, waiters) = view.line.split_at(view.in_use.min(view.line.len()));

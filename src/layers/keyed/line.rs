@@ -71,7 +71,7 @@ impl Line {
 
     pub(super) async fn inspect(&self, key: &Key) -> Result<Inspection, Error> {
         let queue = key.queue(self.kind, &self.name)?;
-        self.gates.session().inspect(queue).await
+        self.gates.inspect(queue).await
     }
 
     pub(super) async fn evict(&self, key: &Key, ticket: &str) -> Result<bool, Error> {

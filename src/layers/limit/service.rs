@@ -181,7 +181,10 @@ impl Reservation {
         loop {
             match self {
                 Self::None => {
-                    *self = Self::Waiting(Box::pin(semaphore.start(settings.reservation())))
+                    *self = match semaphore.start(settings.reservation()).served() {
+                        Ok(permit) => Self::Ready(Outcome::Permit(permit)),
+                        Err(wait) => Self::Waiting(Box::pin(wait)),
+                    }
                 }
                 Self::Waiting(wait) => match ready!(wait.as_mut().poll(cx)) {
                     // Granted, perhaps long ago if nobody polled. From here on it is `call` that is waited for, so its
