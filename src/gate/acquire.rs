@@ -47,7 +47,7 @@ pub(crate) struct Acquire {
 #[derive(Debug)]
 enum Stage {
     Served(Permit),
-    Waiting(Waiting),
+    Waiting(Box<Waiting>),
     Refused(Error),
     Over,
 }
@@ -100,7 +100,7 @@ impl Acquire {
         );
         let (answer, receiver) = oneshot::channel();
         match gate.join(wait, Caller { answer, terms }) {
-            Ok(Joined::Waits(waiter)) => Stage::Waiting(Waiting {
+            Ok(Joined::Waits(waiter)) => Stage::Waiting(Box::new(Waiting {
                 gate: Arc::clone(gate),
                 waiter,
                 answer: receiver,
@@ -108,7 +108,7 @@ impl Acquire {
                 ends: wait.timeout.map(|timeout| later(started, timeout)),
                 timer: None,
                 span,
-            }),
+            })),
             Ok(Joined::Served(hold)) => {
                 note(&span, started, "granted");
                 Stage::Served(Permit::new(Arc::clone(gate), hold))

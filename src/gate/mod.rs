@@ -11,6 +11,9 @@ mod tickets;
 mod waiters;
 
 #[cfg(test)]
+#[path = "../../tests/gate/hands.rs"]
+mod hands_tests;
+#[cfg(test)]
 #[path = "../../tests/gate/pump.rs"]
 mod pump_tests;
 #[cfg(test)]
@@ -322,9 +325,15 @@ impl Gate {
             return None;
         }
         let now = inner.clock.now();
-        let hold = inner.state.take_lingering(terms, now);
-        self.follow_up(guard, now);
-        hold.map(|hold| Permit::new(Arc::clone(self), hold))
+        let Some(hold) = inner.state.take_lingering(terms, now) else {
+            self.follow_up(guard, now);
+            return None;
+        };
+        if let Some(ending) = inner.state.tickets.next_ending() {
+            inner.pump.wake(ending);
+        }
+        drop(guard);
+        Some(Permit::new(Arc::clone(self), hold))
     }
 
     /// A caller comes. `Err` if it is refused at once.
@@ -421,7 +430,7 @@ impl Gate {
 
     pub(crate) fn claim(&self, hold: Hold) -> bool {
         let mut inner = self.lock();
-        let now = inner.clock.now();
+        let now = self.time(&mut inner);
         inner.state.tickets.claim(hold, now)
     }
 
@@ -435,12 +444,14 @@ impl Gate {
 
     /// A guard is gone. `answer` hears whether the permit was held until then.
     pub(crate) fn drop_guard(self: &Arc<Self>, hold: Hold, answer: Option<oneshot::Sender<bool>>) {
-        let mut inner = self.lock();
-        // To the point, where it decides whether a lock was held until now.
-        let exact = self.queue.kind() == Kind::Mutex || answer.is_some();
-        let now = if exact { now() } else { inner.clock.now() };
+        let mut guard = self.lock();
+        let inner = &mut *guard;
+        let now = self.time(inner);
+        if answer.is_none() && inner.pump.is_there() && inner.state.linger(hold, now) {
+            return inner.pump.wake(now + self.gates.shortcuts.linger);
+        }
         let news = inner.state.drop_guard(hold, now, answer);
-        self.follow_up(inner, now);
+        self.follow_up(guard, now);
         self.deliver(news);
     }
 
@@ -480,6 +491,14 @@ impl Gate {
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
         lock(&self.inner)
+    }
+
+    /// The time for what is done with each permit: to the point only where it decides who holds.
+    fn time(&self, inner: &mut Inner) -> Instant {
+        match self.queue.kind() {
+            Kind::Mutex => now(),
+            Kind::Limit => inner.clock.now(),
+        }
     }
 
     /// Changes the state, and sees to it that a pump says what there is to say. What wakes somebody, by a word or by

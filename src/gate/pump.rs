@@ -63,6 +63,11 @@ enum Next {
 // === impl PumpSlot ===
 
 impl PumpSlot {
+    /// Somebody does what there is to do in time.
+    pub(super) fn is_there(&self) -> bool {
+        self.due.is_some()
+    }
+
     /// There is something to do then. A pump that has a call under way looks for itself after it.
     pub(super) fn wake(&mut self, at: Instant) {
         if let Some(due) = &mut self.due

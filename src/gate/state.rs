@@ -261,45 +261,45 @@ impl<C: HasTerms> State<C> {
     ) -> News<C> {
         // What is lost by now is lost, even if nobody has looked yet and the backend still knows it.
         let mut news = self.expire(now);
-        let valid = answer.is_some() && self.tickets.is_valid(hold, now);
-        if !self.tickets.drop_guard(hold) {
-            news.answers.extend(answer.map(|answer| (answer, valid)));
-        } else if let Some(next) = self.next_for(hold.ticket, now) {
-            let terms = next.terms();
-            let handed = self.tickets.hand_on(hold.ticket, now, terms);
+        if let Some((next, handed)) = self.hand_on(hold, now) {
             self.stats.granted += 1;
-            news.granted.extend(handed.map(|handed| (next, handed)));
-            news.answers.extend(answer.map(|answer| (answer, valid)));
-        } else if answer.is_none() && self.may_linger(hold.ticket, now) {
-            self.tickets.linger(hold.ticket, now);
-            self.lingered_at = Some(now);
+            news.granted.push((next, handed));
+            news.answers.extend(answer.map(|answer| (answer, true)));
         } else {
-            self.tickets.let_go(hold.ticket, answer);
+            let known = self.tickets.drop_guard(hold, now, answer);
+            news.answers.extend(known);
         }
         news
     }
 
-    /// The oldest who waits here, if he may go in on a ticket whose last guard is gone.
-    fn next_for(&mut self, ticket: u64, now: Instant) -> Option<C> {
+    /// The oldest who waits here goes in on a ticket whose last guard is gone, if he may.
+    fn hand_on(&mut self, hold: Hold, now: Instant) -> Option<(C, Hold)> {
         if self.waiters.is_empty() || !self.shortcuts.hand_off || !self.fits() {
             return None;
         }
-        let (hops, granted) = self.tickets.may_hop(ticket, now)?;
-        let may = hops < MOST_HOPS && now < granted + MOST_HOPPING;
+        let staying = self.tickets.may_stay(hold, now)?;
+        let may = staying.hops < MOST_HOPS && now < staying.granted + MOST_HOPPING;
         if !may && !self.is_alone(now) {
             return None;
         }
         let departed = self.waiters.take_oldest()?;
-        Some(self.depart(departed))
+        let next = self.depart(departed);
+        let handed = self.tickets.hand_on(hold.ticket, now, next.terms())?;
+        Some((next, handed))
     }
 
-    fn may_linger(&self, ticket: u64, now: Instant) -> bool {
-        !self.shortcuts.linger.is_zero()
-            && self.roomy
+    /// A guard is gone, without a word: the quick way for what happens most. `false` if its permit does not linger.
+    pub(crate) fn linger(&mut self, hold: Hold, now: Instant) -> bool {
+        let may = self.roomy
+            && !self.shortcuts.linger.is_zero()
             && self.is_alone(now)
             && self.waiters.is_empty()
-            && self.fits()
-            && self.tickets.may_hop(ticket, now).is_some()
+            && self.fits();
+        let lingers = may && self.tickets.linger(hold, now);
+        if lingers {
+            self.lingered_at = Some(now);
+        }
+        lingers
     }
 
     /// Nobody waits elsewhere, as far as we know.
@@ -320,13 +320,9 @@ impl<C: HasTerms> State<C> {
     /// A permit that lingers, for somebody who comes at this moment.
     pub(crate) fn take_lingering(&mut self, terms: Terms, now: Instant) -> Option<Hold> {
         self.end_lingering(now);
-        let ticket = self.tickets.take_lingering()?;
-        if self.tickets.may_hop(ticket, now).is_none() {
-            self.tickets.let_go(ticket, None);
-            return None;
-        }
+        let hold = self.tickets.take_lingering(now, terms)?;
         self.stats.granted += 1;
-        self.tickets.hand_on(ticket, now, terms)
+        Some(hold)
     }
 
     /// Lets leave what has lingered for long enough.

@@ -6,7 +6,8 @@ use super::waiters::Standing;
 use crate::backend::Grant;
 use crate::clock::later;
 use crate::error::ErrorKind;
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use rustc_hash::FxHashMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -17,7 +18,7 @@ pub(crate) struct Tickets {
     lease: Duration,
     /// A permit whose deadline passes unconfirmed is lost at once, and not merely in doubt.
     strict: bool,
-    held: HashMap<u64, Held>,
+    held: FxHashMap<u64, Held>,
     /// When each permit wants to be renewed: a third of a lease after it was last confirmed.
     renewals: BTreeSet<(Instant, u64)>,
     /// When to look whether a reservation has lapsed or a hold lasted for too long.
@@ -34,8 +35,17 @@ pub(crate) struct Tickets {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Hold {
     pub(crate) ticket: u64,
-    /// How often the ticket has changed hands here, since the backend granted it.
+    /// How often the ticket had changed hands, since the backend granted it.
     pub(crate) hop: u64,
+}
+
+/// What is known of a ticket that may stay here when it is released.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Staying {
+    /// How often it has changed hands since the backend granted it.
+    pub(crate) hops: u64,
+    /// When the grant was heard of.
+    pub(crate) granted: Instant,
 }
 
 /// A mutex's token is that of the backend times this, plus the hop: so it rises with every hop, too.
@@ -57,6 +67,7 @@ pub(crate) struct Terms {
 struct Held {
     /// The backend's fencing token, in a queue whose limit is 1.
     token: u64,
+    /// How often it has changed hands.
     hop: u64,
     /// When the backend's grant was heard of.
     since: Instant,
@@ -101,7 +112,7 @@ impl Tickets {
         Self {
             lease,
             strict,
-            held: HashMap::new(),
+            held: FxHashMap::default(),
             renewals: BTreeSet::new(),
             endings: BTreeSet::new(),
             lingering: VecDeque::new(),
@@ -144,7 +155,7 @@ impl Tickets {
     /// A permit was granted, confirmed by a call that was sent at `sent`.
     pub(crate) fn hold(&mut self, grant: Grant, sent: Instant, now: Instant, terms: Terms) -> Hold {
         let Grant { ticket, token } = grant;
-        let held = Held {
+        let mut held = Held {
             token,
             hop: 0,
             since: now,
@@ -156,52 +167,41 @@ impl Tickets {
             lost: None,
         };
         self.renewals.insert((held.renewal(self.lease), ticket));
+        held.take(ticket, now, terms, &mut self.endings);
         self.held.insert(ticket, held);
-        self.take(ticket, now, terms);
         Hold { ticket, hop: 0 }
     }
 
-    /// Somebody has a ticket from now on, on these terms.
-    fn take(&mut self, ticket: u64, now: Instant, terms: Terms) {
-        if let Some(held) = self.held.get_mut(&ticket) {
-            held.guards = 1;
-            held.reserved = terms.reserve.map(|ttl| Reserved {
-                ttl,
-                until: later(now, ttl),
-            });
-            held.ends = terms.max_hold.map(|most| later(now, most));
-            held.arm(ticket, &mut self.endings);
-        }
+    /// What is known of a ticket whose last guard goes, if it may stay here: it is surely ours, for a while yet.
+    pub(crate) fn may_stay(&self, hold: Hold, now: Instant) -> Option<Staying> {
+        let held = self.get(hold)?;
+        held.may_stay(self.lease, self.strict, now).then_some(Staying {
+            hops: held.hop,
+            granted: held.since,
+        })
     }
 
-    /// The next one has a ticket whose last guard is gone.
+    /// The next one has a ticket that may stay here.
     pub(crate) fn hand_on(&mut self, ticket: u64, now: Instant, terms: Terms) -> Option<Hold> {
         let held = self.held.get_mut(&ticket)?;
         held.hop += 1;
         let hop = held.hop;
-        self.take(ticket, now, terms);
+        held.take(ticket, now, terms, &mut self.endings);
         Some(Hold { ticket, hop })
-    }
-
-    /// How often a ticket has changed hands since it was granted, and when that was. `None` if it may not do so once more:
-    /// it is not surely ours for a while yet.
-    pub(crate) fn may_hop(&self, ticket: u64, now: Instant) -> Option<(u64, Instant)> {
-        let held = self.held.get(&ticket)?;
-        let left = held.deadline.saturating_duration_since(now);
-        let sure = held.lost.is_none() && left >= self.lease / 3;
-        (sure && (!self.strict || held.hop + 1 < HOPS)).then_some((held.hop, held.since))
     }
 
     // --- lingering ---
 
-    /// Nobody has this ticket, but the next one may come at once.
-    pub(crate) fn linger(&mut self, ticket: u64, now: Instant) {
-        if let Some(held) = self.held.get_mut(&ticket) {
-            held.guards = 0;
-            held.reserved = None;
-            held.ends = None;
-            self.lingering.push_back((now, ticket));
-        }
+    /// The last guard of a ticket goes, but the next one may come at once. `false` if it may not stay here.
+    pub(crate) fn linger(&mut self, hold: Hold, now: Instant) -> bool {
+        let (lease, strict) = (self.lease, self.strict);
+        let held = self.get_mut(hold);
+        let Some(held) = held.filter(|held| held.may_stay(lease, strict, now)) else {
+            return false;
+        };
+        held.guards = 0;
+        self.lingering.push_back((now, hold.ticket));
+        true
     }
 
     /// How many linger.
@@ -218,9 +218,18 @@ impl Tickets {
         self.lingering.front().map(|(since, _)| *since)
     }
 
-    /// Takes the ticket that was released last.
-    pub(crate) fn take_lingering(&mut self) -> Option<u64> {
-        self.lingering.pop_back().map(|(_, ticket)| ticket)
+    /// Takes the ticket that was released last, if it is surely ours: else it leaves.
+    pub(crate) fn take_lingering(&mut self, now: Instant, terms: Terms) -> Option<Hold> {
+        let (_, ticket) = self.lingering.pop_back()?;
+        let held = self.held.get_mut(&ticket)?;
+        if !held.is_sure(self.lease, now) {
+            self.let_go(ticket, None);
+            return None;
+        }
+        held.hop += 1;
+        let hop = held.hop;
+        held.take(ticket, now, terms, &mut self.endings);
+        Some(Hold { ticket, hop })
     }
 
     /// Lets those leave that have lingered since `since` or before.
@@ -391,20 +400,26 @@ impl Tickets {
         }
     }
 
-    /// A guard is gone. `true` if it was the last one of a permit that is held still: what becomes of it has to be
-    /// decided.
-    pub(crate) fn drop_guard(&mut self, hold: Hold) -> bool {
-        match self.get_mut(hold) {
-            Some(held) if held.guards > 1 => {
-                held.guards -= 1;
-                false
-            }
-            Some(held) if held.lost.is_some() => {
-                self.remove(hold.ticket);
-                false
-            }
-            held => held.is_some(),
+    /// A guard is gone. The last one lets the ticket leave, and `answer` hears whether it held until then. Returns the
+    /// answer if it is known already.
+    pub(crate) fn drop_guard(
+        &mut self,
+        hold: Hold,
+        now: Instant,
+        answer: Option<Answer>,
+    ) -> Option<(Answer, bool)> {
+        let valid = self.is_valid(hold, now);
+        let held = self.get_mut(hold);
+        if held.as_ref().is_some_and(|held| held.guards == 1 && held.lost.is_none()) {
+            self.let_go(hold.ticket, answer);
+            return None;
         }
+        match held {
+            Some(held) if held.guards > 1 => held.guards -= 1,
+            Some(_) => drop(self.remove(hold.ticket)),
+            None => {}
+        }
+        answer.map(|answer| (answer, valid))
     }
 
     /// A permit that nobody has any more leaves. `answer` hears whether it held until then.
@@ -601,7 +616,37 @@ impl Held {
         self.deadline - lease + lease / 3
     }
 
+    /// Somebody has it from now on, on these terms.
+    fn take(
+        &mut self,
+        ticket: u64,
+        now: Instant,
+        terms: Terms,
+        endings: &mut BTreeSet<(Instant, u64)>,
+    ) {
+        self.guards = 1;
+        self.reserved = terms.reserve.map(|ttl| Reserved {
+            ttl,
+            until: later(now, ttl),
+        });
+        self.ends = terms.max_hold.map(|most| later(now, most));
+        self.arm(ticket, endings);
+    }
+
+    /// When its only guard goes, it may go to the next one.
+    fn may_stay(&self, lease: Duration, strict: bool, now: Instant) -> bool {
+        self.guards == 1 && self.is_sure(lease, now) && (!strict || self.hop + 1 < HOPS)
+    }
+
+    /// Surely ours, for a while yet.
+    fn is_sure(&self, lease: Duration, now: Instant) -> bool {
+        self.lost.is_none() && now + lease / 3 <= self.deadline
+    }
+
     fn ending(&self) -> Option<Instant> {
+        if self.guards == 0 {
+            return None;
+        }
         let reserved = self.reserved.map(|reserved| reserved.until);
         reserved.into_iter().chain(self.ends).min()
     }

@@ -11,12 +11,12 @@ use std::time::Duration;
 use tokio::runtime::Builder;
 use tokio::time::{Instant, sleep, timeout};
 
-const MILLI: Duration = Duration::from_millis(1);
-const SECOND: Duration = Duration::from_secs(1);
+pub(super) const MILLI: Duration = Duration::from_millis(1);
+pub(super) const SECOND: Duration = Duration::from_secs(1);
 
 /// How the backend takes the next calls.
 #[derive(Clone, Copy, Debug)]
-enum Manner {
+pub(super) enum Manner {
     /// It answers after this time.
     After(Duration),
     /// It never answers, and carries nothing out.
@@ -27,7 +27,7 @@ enum Manner {
 
 /// A door in front of [`Memory`].
 #[derive(Clone)]
-struct Door {
+pub(super) struct Door {
     memory: Memory,
     manners: Arc<Mutex<Manners>>,
 }
@@ -61,7 +61,7 @@ impl Open for Tapped {
 }
 
 impl Door {
-    fn new(then: Manner) -> Self {
+    pub(super) fn new(then: Manner) -> Self {
         let next = VecDeque::new();
         Self {
             memory: Memory::new(),
@@ -69,7 +69,7 @@ impl Door {
         }
     }
 
-    fn set(&self, then: Manner) {
+    pub(super) fn set(&self, then: Manner) {
         self.manners.lock().unwrap().then = then;
     }
 
@@ -77,7 +77,7 @@ impl Door {
         self.manners.lock().unwrap().next.push_back(manner);
     }
 
-    fn semaphore(&self, lease: Duration) -> (Coordinator, Semaphore) {
+    pub(super) fn semaphore(&self, lease: Duration) -> (Coordinator, Semaphore) {
         let permits = Coordinator::builder(self.clone()).lease(lease);
         let permits = permits.build().expect("a fine lease");
         let semaphore = permits.semaphore("test", 1).expect("a fine limit");
@@ -130,7 +130,7 @@ impl Session for Behind {
 }
 
 /// How long it took, and what came of it.
-async fn timed<T>(future: impl Future<Output = T>) -> (Duration, T) {
+pub(super) async fn timed<T>(future: impl Future<Output = T>) -> (Duration, T) {
     let before = Instant::now();
     let result = future.await;
     (before.elapsed(), result)

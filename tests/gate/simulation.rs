@@ -176,6 +176,8 @@ struct World {
     /// As for a mutex.
     strict: bool,
     shortcuts: Shortcuts,
+    /// Everything takes a few milliseconds only, and there is room: permits linger.
+    brief: bool,
     calm: bool,
     calm_since: Time,
     queue: Queue,
@@ -334,6 +336,10 @@ impl World {
         if seed % 8 == 7 {
             faults.push_lost = 1000;
         }
+        let brief = seed % 9 >= 7;
+        if brief {
+            faults.long_holds = 0;
+        }
         let mut world = Self {
             now: 0,
             base: Instant::now(),
@@ -346,6 +352,7 @@ impl World {
                 linger: Duration::from_millis([0, 10][usize::from(seed % 7 > 2)]),
                 sees_others: seed % 11 != 0,
             },
+            brief,
             calm: false,
             calm_since: Time::MAX / 2,
             queue: Queue::limit(b"simulated").expect("a fine name"),
@@ -367,13 +374,13 @@ impl World {
         world.strict = world.faults.limits == 0 && seed.is_multiple_of(3);
         let limit = match world.strict {
             true => 1,
-            false => 1 + world.rng.below(3) as u32,
+            false => 1 + world.rng.below(3) as u32 + if brief { 12 } else { 0 },
         };
         for _ in 0..nodes {
             let lease = [1000, 1000, 1600, 3000][world.rng.below(4) as usize];
             let limit = match world.faults.limits {
                 0 => limit,
-                _ => 1 + world.rng.below(4) as u32,
+                _ => 1 + world.rng.below(4) as u32 + if brief { 12 } else { 0 },
             };
             world.greatest_limit = world.greatest_limit.max(limit as usize);
             world.longest_lease = world.longest_lease.max(lease * MILLI);
@@ -439,6 +446,7 @@ impl World {
             Event::Users => {
                 self.users();
                 let pause = match self.rng.below(10) {
+                    _ if self.brief => 6 * MILLI,
                     0 => 200 * MILLI,
                     _ => 30 * MILLI,
                 };
@@ -797,13 +805,14 @@ impl World {
     fn hold(&mut self, n: usize, hold: Hold, terms: Terms) {
         if self.rng.chance(30) {
             // The caller had gone at this very moment.
-            return self.release(n, hold);
+            return self.at_node(self.now, n, Happening::Release(hold));
         }
         let longest = self.longest_lease;
         let time = match self.rng.below(20) {
             _ if self.rng.chance(self.faults.long_holds) => self.rng.below(2 * longest),
-            0 if !self.calm => self.rng.below(2 * longest),
+            0 if !self.calm && !self.brief => self.rng.below(2 * longest),
             1..5 => 0,
+            _ if self.brief => self.rng.below(4 * MILLI),
             _ => self.rng.below(60 * MILLI),
         };
         if terms.reserve.is_some() {
@@ -838,7 +847,11 @@ impl World {
         if *guards == 0 {
             peer.guards.remove(&hold);
         }
-        let news = peer.state.drop_guard(hold, now, answer);
+        let lingers = answer.is_none() && peer.state.linger(hold, now);
+        let news = match lingers {
+            true => News::default(),
+            false => peer.state.drop_guard(hold, now, answer),
+        };
         if !peer.state.tickets.is_held(hold.ticket) {
             peer.released.insert(hold.ticket);
         }

@@ -35,7 +35,10 @@ async fn settle() {
 #[tokio::test(start_paused = true)]
 async fn one_at_a_time_in_order_of_arrival_with_rising_tokens() {
     let memory = Memory::new();
-    let processes = [Coordinator::new(memory.clone()), Coordinator::new(memory)];
+    let processes = [(), ()].map(|()| {
+        let builder = Coordinator::builder(memory.clone()).strict_fifo(true);
+        builder.build().expect("fine settings")
+    });
     let witness = Witness::default();
     let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
     for n in 0..40 {
