@@ -19,6 +19,7 @@ pub(crate) struct Coarse {
 }
 
 impl Coarse {
+    #[inline]
     pub(crate) fn now(&mut self) -> Instant {
         let tick = tick();
         match self.now {
@@ -38,6 +39,7 @@ impl Coarse {
 
 /// The last tick of the system's clock: read in a tenth of the time. It goes on while the process is stopped.
 #[cfg(any(target_os = "linux", target_os = "android"))]
+#[inline]
 fn tick() -> Option<(i64, i64)> {
     use rustix::time::{ClockId, clock_gettime};
     let time = clock_gettime(ClockId::MonotonicCoarse);

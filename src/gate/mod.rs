@@ -36,8 +36,8 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
-use tickets::Terms;
 pub(crate) use tickets::Hold;
+use tickets::Terms;
 use tokio::runtime::Handle;
 use tokio::sync::futures::OwnedNotified;
 use tokio::sync::{Notify, oneshot};
@@ -307,7 +307,10 @@ impl Gate {
 
     fn lingering(&self) -> Vec<String> {
         let lingering = self.lock().state.tickets.all_lingering();
-        lingering.into_iter().map(|ticket| self.ticket(ticket)).collect()
+        lingering
+            .into_iter()
+            .map(|ticket| self.ticket(ticket))
+            .collect()
     }
 
     /// A ticket as others see it.
@@ -318,6 +321,7 @@ impl Gate {
     // --- waiting ---
 
     /// A permit that lingers here, for a caller who comes at this moment.
+    #[inline]
     fn take_lingering(self: &Arc<Self>, terms: Terms) -> Option<Permit> {
         let mut guard = self.lock();
         let inner = &mut *guard;
@@ -443,6 +447,7 @@ impl Gate {
     }
 
     /// A guard is gone. `answer` hears whether the permit was held until then.
+    #[inline]
     pub(crate) fn drop_guard(self: &Arc<Self>, hold: Hold, answer: Option<oneshot::Sender<bool>>) {
         let mut guard = self.lock();
         let inner = &mut *guard;
@@ -489,11 +494,13 @@ impl Gate {
 
     // --- plumbing ---
 
+    #[inline]
     fn lock(&self) -> MutexGuard<'_, Inner> {
         lock(&self.inner)
     }
 
     /// The time for what is done with each permit: to the point only where it decides who holds.
+    #[inline]
     fn time(&self, inner: &mut Inner) -> Instant {
         match self.queue.kind() {
             Kind::Mutex => now(),

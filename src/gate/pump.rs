@@ -64,11 +64,13 @@ enum Next {
 
 impl PumpSlot {
     /// Somebody does what there is to do in time.
+    #[inline]
     pub(super) fn is_there(&self) -> bool {
         self.due.is_some()
     }
 
     /// There is something to do then. A pump that has a call under way looks for itself after it.
+    #[inline]
     pub(super) fn wake(&mut self, at: Instant) {
         if let Some(due) = &mut self.due
             && !self.calling

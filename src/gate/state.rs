@@ -289,6 +289,7 @@ impl<C: HasTerms> State<C> {
     }
 
     /// A guard is gone, without a word: the quick way for what happens most. `false` if its permit does not linger.
+    #[inline]
     pub(crate) fn linger(&mut self, hold: Hold, now: Instant) -> bool {
         let may = self.roomy
             && !self.shortcuts.linger.is_zero()
@@ -303,21 +304,25 @@ impl<C: HasTerms> State<C> {
     }
 
     /// Nobody waits elsewhere, as far as we know.
+    #[inline]
     fn is_alone(&self, now: Instant) -> bool {
         self.alone_until.is_some_and(|until| now < until)
     }
 
     /// No more are in use than this node's limit allows: else each that comes free has to stay free.
+    #[inline]
     fn fits(&self) -> bool {
         let limit = u64::from(self.limit);
         self.in_use.is_some_and(|in_use| in_use <= limit) && self.tickets.in_use() as u64 <= limit
     }
 
+    #[inline]
     pub(crate) fn has_lingering(&self) -> bool {
         self.tickets.lingering() > 0
     }
 
     /// A permit that lingers, for somebody who comes at this moment.
+    #[inline]
     pub(crate) fn take_lingering(&mut self, terms: Terms, now: Instant) -> Option<Hold> {
         self.end_lingering(now);
         let hold = self.tickets.take_lingering(now, terms)?;
@@ -326,6 +331,7 @@ impl<C: HasTerms> State<C> {
     }
 
     /// Lets leave what has lingered for long enough.
+    #[inline]
     fn end_lingering(&mut self, now: Instant) {
         if let Some(since) = self.tickets.lingering_since()
             && since + self.shortcuts.linger <= now
@@ -359,7 +365,10 @@ impl<C: HasTerms> State<C> {
             self.count_loss(hold, ErrorKind::HeldTooLong, &mut news);
         }
         self.end_lingering(now);
-        if self.lingered_at.is_some_and(|at| at + self.shortcuts.linger <= now) {
+        if self
+            .lingered_at
+            .is_some_and(|at| at + self.shortcuts.linger <= now)
+        {
             self.lingered_at = None;
         }
         news.unanswered = self.tickets.forget_old_leaves(now);

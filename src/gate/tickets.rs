@@ -71,6 +71,8 @@ struct Held {
     hop: u64,
     /// When the backend's grant was heard of.
     since: Instant,
+    /// Until then it is surely ours, for a while yet.
+    sure_until: Instant,
     /// The backend keeps it at least until then: one lease from before the call was sent that confirmed it last.
     deadline: Instant,
     /// How many guards share it. The last one out lets it leave.
@@ -123,6 +125,7 @@ impl Tickets {
     }
 
     /// Permits that somebody has, and that are not known to be lost.
+    #[inline]
     pub(crate) fn in_use(&self) -> usize {
         self.held.len() - self.lost - self.lingering.len()
     }
@@ -139,12 +142,14 @@ impl Tickets {
     }
 
     /// When to look for what ends here by itself, without a call.
+    #[inline]
     pub(crate) fn next_ending(&self) -> Option<Instant> {
         let ending = self.endings.first().map(|(at, _)| *at);
         ending.into_iter().chain(self.next_expiry()).min()
     }
 
     /// When the next permit is lost, unless it is confirmed before.
+    #[inline]
     fn next_expiry(&self) -> Option<Instant> {
         let (renewal, _) = self.renewals.first().filter(|_| self.strict)?;
         Some(*renewal + (self.lease - self.lease / 3))
@@ -159,6 +164,7 @@ impl Tickets {
             token,
             hop: 0,
             since: now,
+            sure_until: sent + (self.lease - self.lease / 3),
             deadline: sent + self.lease,
             guards: 0,
             reserved: None,
@@ -173,9 +179,10 @@ impl Tickets {
     }
 
     /// What is known of a ticket whose last guard goes, if it may stay here: it is surely ours, for a while yet.
+    #[inline]
     pub(crate) fn may_stay(&self, hold: Hold, now: Instant) -> Option<Staying> {
         let held = self.get(hold)?;
-        held.may_stay(self.lease, self.strict, now).then_some(Staying {
+        held.may_stay(self.strict, now).then_some(Staying {
             hops: held.hop,
             granted: held.since,
         })
@@ -193,10 +200,11 @@ impl Tickets {
     // --- lingering ---
 
     /// The last guard of a ticket goes, but the next one may come at once. `false` if it may not stay here.
+    #[inline]
     pub(crate) fn linger(&mut self, hold: Hold, now: Instant) -> bool {
-        let (lease, strict) = (self.lease, self.strict);
+        let strict = self.strict;
         let held = self.get_mut(hold);
-        let Some(held) = held.filter(|held| held.may_stay(lease, strict, now)) else {
+        let Some(held) = held.filter(|held| held.may_stay(strict, now)) else {
             return false;
         };
         held.guards = 0;
@@ -205,6 +213,7 @@ impl Tickets {
     }
 
     /// How many linger.
+    #[inline]
     pub(crate) fn lingering(&self) -> usize {
         self.lingering.len()
     }
@@ -214,15 +223,17 @@ impl Tickets {
     }
 
     /// Since when the one has lingered that has done so for the longest time.
+    #[inline]
     pub(crate) fn lingering_since(&self) -> Option<Instant> {
         self.lingering.front().map(|(since, _)| *since)
     }
 
     /// Takes the ticket that was released last, if it is surely ours: else it leaves.
+    #[inline]
     pub(crate) fn take_lingering(&mut self, now: Instant, terms: Terms) -> Option<Hold> {
         let (_, ticket) = self.lingering.pop_back()?;
         let held = self.held.get_mut(&ticket)?;
-        if !held.is_sure(self.lease, now) {
+        if !held.is_sure(now) {
             self.let_go(ticket, None);
             return None;
         }
@@ -255,11 +266,13 @@ impl Tickets {
         self.held.contains_key(&ticket)
     }
 
+    #[inline]
     fn get(&self, hold: Hold) -> Option<&Held> {
         let held = self.held.get(&hold.ticket)?;
         (held.hop == hold.hop && held.guards > 0).then_some(held)
     }
 
+    #[inline]
     fn get_mut(&mut self, hold: Hold) -> Option<&mut Held> {
         let held = self.held.get_mut(&hold.ticket)?;
         (held.hop == hold.hop && held.guards > 0).then_some(held)
@@ -315,7 +328,9 @@ impl Tickets {
     /// Whether a ticket is held and not lost, be it that it lingers.
     #[cfg(test)]
     pub(crate) fn counts(&self, ticket: u64) -> bool {
-        self.held.get(&ticket).is_some_and(|held| held.lost.is_none())
+        self.held
+            .get(&ticket)
+            .is_some_and(|held| held.lost.is_none())
     }
 
     /// A grant confirmed at `sent` has so little of its lease left that it must be confirmed before it is used.
@@ -353,6 +368,7 @@ impl Tickets {
         {
             self.renewals.remove(&(held.renewal(self.lease), ticket));
             held.deadline = sent + self.lease;
+            held.sure_until = sent + (self.lease - self.lease / 3);
             self.renewals.insert((held.renewal(self.lease), ticket));
         }
     }
@@ -410,7 +426,10 @@ impl Tickets {
     ) -> Option<(Answer, bool)> {
         let valid = self.is_valid(hold, now);
         let held = self.get_mut(hold);
-        if held.as_ref().is_some_and(|held| held.guards == 1 && held.lost.is_none()) {
+        if held
+            .as_ref()
+            .is_some_and(|held| held.guards == 1 && held.lost.is_none())
+        {
             self.let_go(hold.ticket, answer);
             return None;
         }
@@ -537,7 +556,9 @@ impl Tickets {
     /// How many of those that no call has carried yet surely stand in the queue.
     pub(crate) fn queued(&self) -> usize {
         let unsaid = self.leaving.values().filter(|l| l.said_since.is_none());
-        unsaid.filter(|l| l.standing.is_some_and(|s| s.queued)).count()
+        unsaid
+            .filter(|l| l.standing.is_some_and(|s| s.queued))
+            .count()
     }
 
     /// A ticket stands in the queue, whose waiter has gone meanwhile.
@@ -617,6 +638,7 @@ impl Held {
     }
 
     /// Somebody has it from now on, on these terms.
+    #[inline]
     fn take(
         &mut self,
         ticket: u64,
@@ -634,15 +656,17 @@ impl Held {
     }
 
     /// When its only guard goes, it may go to the next one.
-    fn may_stay(&self, lease: Duration, strict: bool, now: Instant) -> bool {
-        self.guards == 1 && self.is_sure(lease, now) && (!strict || self.hop + 1 < HOPS)
+    fn may_stay(&self, strict: bool, now: Instant) -> bool {
+        self.guards == 1 && self.is_sure(now) && (!strict || self.hop + 1 < HOPS)
     }
 
     /// Surely ours, for a while yet.
-    fn is_sure(&self, lease: Duration, now: Instant) -> bool {
-        self.lost.is_none() && now + lease / 3 <= self.deadline
+    #[inline]
+    fn is_sure(&self, now: Instant) -> bool {
+        self.lost.is_none() && now <= self.sure_until
     }
 
+    #[inline]
     fn ending(&self) -> Option<Instant> {
         if self.guards == 0 {
             return None;
@@ -652,6 +676,7 @@ impl Held {
     }
 
     /// Sees to it that somebody looks at its ending.
+    #[inline]
     fn arm(&mut self, ticket: u64, endings: &mut BTreeSet<(Instant, u64)>) {
         if let Some(at) = self.ending()
             && self.armed.is_none_or(|armed| at < armed)

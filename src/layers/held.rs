@@ -3,7 +3,6 @@
 use super::settings::OnLost;
 use crate::permit::WhenLost;
 use crate::{Error, Permit};
-use pin_project_lite::pin_project;
 use std::future::Future;
 use std::mem;
 use std::pin::Pin;
@@ -16,15 +15,13 @@ pub(crate) struct Held {
     others: Vec<Permit>,
 }
 
-pin_project! {
-    /// The same under watch. Inline and pinned, so that a single one costs no allocation here either.
-    pub(crate) struct Holding {
-        held: Held,
-        // One for each permit, until it is lost in a way that does not matter.
-        #[pin]
-        first_lost: Option<WhenLost>,
-        others_lost: Vec<Pin<Box<WhenLost>>>,
-    }
+/// The same under watch.
+pub(crate) struct Holding {
+    held: Held,
+    /// How many of them are watched. Those of a request that is answered at once are not.
+    watched: usize,
+    /// One for each of these, until it is lost in a way that does not matter.
+    lost: Vec<Pin<Box<WhenLost>>>,
 }
 
 // === impl Held ===
@@ -32,6 +29,10 @@ pin_project! {
 impl Held {
     pub(crate) fn is_empty(&self) -> bool {
         self.first.is_none()
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &Permit> {
+        self.first.iter().chain(&self.others)
     }
 
     fn push(&mut self, permit: Permit) {
@@ -54,9 +55,9 @@ impl From<Option<Permit>> for Held {
 impl Holding {
     pub(crate) fn new(held: Held) -> Self {
         Self {
-            first_lost: held.first.as_ref().map(Permit::when_lost),
-            others_lost: held.others.iter().map(watch).collect(),
             held,
+            watched: 0,
+            lost: Vec::new(),
         }
     }
 
@@ -65,33 +66,18 @@ impl Holding {
     }
 
     /// One more. Poll for its loss afterwards.
-    pub(crate) fn push(self: Pin<&mut Self>, permit: Permit) {
-        let mut this = self.project();
-        if this.held.is_empty() {
-            this.first_lost.set(Some(permit.when_lost()));
-        } else {
-            this.others_lost.push(watch(&permit));
-        }
-        this.held.push(permit);
+    pub(crate) fn push(&mut self, permit: Permit) {
+        self.held.push(permit);
     }
 
     /// Ends when a permit is lost in a way that ends its request too.
-    pub(crate) fn poll_lost(
-        self: Pin<&mut Self>,
-        on_lost: OnLost,
-        cx: &mut Context<'_>,
-    ) -> Poll<Error> {
-        let mut this = self.project();
-        if let Some(lost) = this.first_lost.as_mut().as_pin_mut()
-            && let Poll::Ready(error) = lost.poll(cx)
-        {
-            this.first_lost.set(None);
-            if on_lost.ends(&error) {
-                return Poll::Ready(error);
-            }
+    pub(crate) fn poll_lost(&mut self, on_lost: OnLost, cx: &mut Context<'_>) -> Poll<Error> {
+        for permit in self.held.iter().skip(self.watched) {
+            self.watched += 1;
+            self.lost.push(Box::pin(permit.when_lost()));
         }
         let mut end = None;
-        this.others_lost.retain_mut(|lost| {
+        self.lost.retain_mut(|lost| {
             let Poll::Ready(error) = lost.as_mut().poll(cx) else {
                 return true;
             };
@@ -104,14 +90,9 @@ impl Holding {
     }
 
     /// Takes everything out; what becomes of it is not watched here any more.
-    pub(crate) fn take(self: Pin<&mut Self>) -> Held {
-        let mut this = self.project();
-        this.first_lost.set(None);
-        this.others_lost.clear();
-        mem::take(this.held)
+    pub(crate) fn take(&mut self) -> Held {
+        self.watched = 0;
+        self.lost.clear();
+        mem::take(&mut self.held)
     }
-}
-
-fn watch(permit: &Permit) -> Pin<Box<WhenLost>> {
-    Box::pin(permit.when_lost())
 }

@@ -96,7 +96,6 @@ pin_project! {
         #[pin]
         inner: B,
         // Empty when it went back, or when the request needed none.
-        #[pin]
         holding: Holding,
         on_lost: OnLost,
         // The permit ended before the body: nothing follows the error that said so.
@@ -217,7 +216,7 @@ where
             return Poll::Ready(None);
         }
         // Before the frame: a body that always has one ready must not outlive its permit.
-        if let Poll::Ready(error) = this.holding.as_mut().poll_lost(*this.on_lost, cx) {
+        if let Poll::Ready(error) = this.holding.poll_lost(*this.on_lost, cx) {
             drop(this.holding.take());
             *this.cut = true;
             return Poll::Ready(Some(Err(error.into())));

@@ -341,7 +341,10 @@ fn nothing_lingers_where_it_could_be_in_the_way() {
     };
     let none = Duration::ZERO;
     assert!(lingers(4, false, ALL, 2, 0, none));
-    assert!(!lingers(4, false, ALL, 3, 0, none), "half the limit is free");
+    assert!(
+        !lingers(4, false, ALL, 3, 0, none),
+        "half the limit is free"
+    );
     assert!(!lingers(4, false, ALL, 2, 1, none), "nobody waits");
     assert!(!lingers(4, false, ALL, 2, 0, FRESH), "by a fresh answer");
     assert!(!lingers(1, true, ALL, 1, 0, none), "no mutex");

@@ -31,7 +31,6 @@ pin_project! {
         #[pin]
         state: State<S, Req, S::Future>,
         // What the request has so far.
-        #[pin]
         holding: Holding,
         settings: Settings,
         protocol: Protocol,
@@ -112,7 +111,7 @@ where
         let mut this = self.project();
         let settings = this.settings;
         loop {
-            let mut holding = this.holding.as_mut();
+            let holding = &mut *this.holding;
             let refused = match this.state.as_mut().project() {
                 StateProj::Waiting {
                     request,
@@ -154,7 +153,7 @@ where
                         let held = holding.take();
                         return Poll::Ready(answer::<_, _, _, H, R>(result, held, settings));
                     }
-                    ready!(holding.as_mut().poll_lost(settings.on_lost, cx))
+                    ready!(holding.poll_lost(settings.on_lost, cx))
                 }
                 StateProj::Refused { error } => error.clone(),
                 // Polled after its end.

@@ -164,14 +164,14 @@ impl Entry {
         &mut self,
         request: &mut Req,
         extensions: Extensions<Req>,
-        mut holding: Pin<&mut Holding>,
+        holding: &mut Holding,
         settings: &Settings,
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), Error>> {
         let since = *self.since.get_or_insert_with(clock::now);
         loop {
             // Again after each one that is taken: it must not be lost unheard while the next is waited for.
-            if let Poll::Ready(error) = holding.as_mut().poll_lost(settings.on_lost, cx) {
+            if let Poll::Ready(error) = holding.poll_lost(settings.on_lost, cx) {
                 return Poll::Ready(Err(error));
             }
             let Some(wanted) = self.wanted.last() else {
@@ -206,7 +206,7 @@ impl Entry {
             self.wanted.pop();
             if let Some(permit) = permit {
                 self.line.note(&permit, extensions(request));
-                holding.as_mut().push(permit);
+                holding.push(permit);
             }
         }
     }

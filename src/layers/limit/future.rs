@@ -29,7 +29,6 @@ pin_project! {
         #[pin]
         state: State<S, Req, S::Future>,
         // Empty until the permit is there, and if none is needed.
-        #[pin]
         holding: Holding,
         settings: Settings,
         protocol: Protocol,
@@ -149,7 +148,7 @@ where
                                 R::mark(&mut request, permit);
                             }
                             let future = inner.call(request);
-                            this.holding.set(Holding::new(permit.into()));
+                            *this.holding = Holding::new(permit.into());
                             this.state.set(State::Running { future });
                         }
                         continue;
@@ -167,7 +166,7 @@ where
                         let held = this.holding.take();
                         return Poll::Ready(answer::<_, _, _, H, R>(result, held, settings));
                     }
-                    ready!(this.holding.as_mut().poll_lost(settings.on_lost, cx))
+                    ready!(this.holding.poll_lost(settings.on_lost, cx))
                 }
                 StateProj::Refused { error } => error.clone(),
                 // Polled after its end.
