@@ -142,6 +142,14 @@ fn is_held(states: &[State]) -> bool {
     matches!(states, [State::Held { .. }])
 }
 
+/// The token of a ticket that holds.
+fn token(states: &[State]) -> u64 {
+    match states {
+        [State::Held { token }] => *token,
+        other => panic!("{other:?}"),
+    }
+}
+
 /// Asks until it holds. Returns how long that took.
 async fn until_held(peer: &Peer, ticket: u64, within: Duration) -> Duration {
     let start = std::time::Instant::now();

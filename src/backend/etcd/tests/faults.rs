@@ -6,7 +6,7 @@ use super::*;
 async fn the_leader_is_paused() {
     let cluster = EtcdCluster::start(3);
     let (a, b) = (Peer::of(&cluster), Peer::of(&cluster));
-    assert!(is_held(&a.enter(&[1]).await));
+    let first = token(&a.enter(&[1]).await);
     assert_eq!(b.enter(&[1]).await, [State::Waiting]);
     let leader = cluster.leader();
     cluster.pause(leader);
@@ -18,6 +18,7 @@ async fn the_leader_is_paused() {
     assert_eq!(b.enter(&[1]).await, [State::Waiting]);
     assert_eq!(a.leave(&[1]).await, [true]);
     until_held(&b, 1, Duration::from_secs(3)).await;
+    assert!(token(&b.keep(&[1]).await.unwrap()) > first);
 }
 
 #[tokio::test]
@@ -73,7 +74,7 @@ async fn without_a_majority_nobody_gets_in_and_nobody_waits_for_ever() {
 async fn a_watch_goes_on_after_a_restart_and_a_compaction() {
     let mut cluster = EtcdCluster::start(1);
     let (a, mut b) = (Peer::of(&cluster), Peer::of(&cluster));
-    assert!(is_held(&a.enter(&[1]).await));
+    let first = token(&a.enter(&[1]).await);
     assert_eq!(b.enter(&[1]).await, [State::Waiting]);
     sleep(Duration::from_millis(200)).await;
     cluster.kill(0);
@@ -89,7 +90,8 @@ async fn a_watch_goes_on_after_a_restart_and_a_compaction() {
     sleep(Duration::from_millis(500)).await;
     assert!(is_held(&a.keep(&[1]).await.unwrap()));
     a.leave(&[1]).await;
-    assert_eq!(b.granted().await.ticket, 1);
+    let next = b.granted().await;
+    assert!(next.ticket == 1 && next.token > first);
 }
 
 #[tokio::test]
