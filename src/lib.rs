@@ -34,7 +34,7 @@
 //! | one request at a time for each key, or so many for each tenant | [`KeyedMutexLayer`], [`KeyedConcurrencyLimitLayer`], the guide in [`layers::keyed`] |
 //! | a lock without tower | [`Coordinator::mutex`], [`Coordinator::lock_all`], [`MutexGuard`] |
 //! | a permit without tower | [`Coordinator::semaphore`], [`Semaphore`], [`Permit`] |
-//! | to choose where permits live | [`Memory`], [`Redis`], [`Redlock`], [`Coordinator::promises`] |
+//! | to choose where permits live | [`Memory`], [`Redis`], [`Redlock`], [`Etcd`], [`ZooKeeper`], [`Coordinator::connect`], [`guide::guarantees`] |
 //! | to see who holds and who waits, and to throw somebody out | [`Coordinator::inspect`], [`Coordinator::evict`] |
 //! | to end a process cleanly | [`Coordinator::shutdown`] |
 //! | to know what went wrong | [`Error`], [`ErrorKind`] |

@@ -111,6 +111,14 @@ impl ZooKeepers {
         self.stand_guard();
     }
 
+    /// Kills a server and starts it with nothing stored. Does not wait for it.
+    pub fn wipe(&mut self, server: usize) {
+        self.kill(server);
+        let data = self.folder.path().join(server.to_string());
+        fs::remove_dir_all(data.join("version-2")).expect("what was stored");
+        self.restart(server);
+    }
+
     /// SIGSTOP: connections stay open, nothing is answered.
     pub fn pause(&self, server: usize) {
         self.signal(server, rustix::process::Signal::STOP);

@@ -208,6 +208,34 @@ async fn a_step_of_the_servers_clock_ends_no_session() {
 }
 
 #[tokio::test]
+async fn a_server_that_is_wiped_loses_everything_and_goes_on() {
+    let start = || ZooKeepers::start(1);
+    let mut servers = tokio::task::spawn_blocking(start).await.unwrap();
+    let zookeeper = zookeeper(servers.connect_string());
+    let mut peer = Peer::new(&zookeeper);
+    peer.lease = 2 * SECOND;
+    for ticket in 0..5 {
+        peer.enter(&[ticket]).await;
+        peer.leave(&[ticket]).await;
+    }
+    assert!(holds(&peer.enter(&[6]).await.entered).is_some());
+    let servers = tokio::task::spawn_blocking(move || {
+        servers.wipe(0);
+        assert!(servers.wait_until_ready());
+        servers
+    });
+    let servers = servers.await.unwrap();
+    let other = Peer::new(&zookeeper);
+    assert!(holds(&other.enter(&[1]).await.entered).is_some());
+    // It has seen more than the server has now, and is sent away until its session is over.
+    peer.lost().await;
+    assert_eq!(peer.enter(&[7]).await.entered, [State::Waiting]);
+    other.leave(&[1]).await;
+    assert_eq!(peer.granted().await.ticket, 7);
+    drop(servers);
+}
+
+#[tokio::test]
 async fn what_nobody_knows_of_is_swept() {
     let zookeeper = zookeeper(server().connect_string());
     let mut peer = Peer::new(&zookeeper);
