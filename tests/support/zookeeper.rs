@@ -20,8 +20,9 @@ const LONGEST_SESSION: Duration = Duration::from_secs(100_000);
 #[derive(Debug)]
 pub struct ZooKeepers {
     servers: Vec<Server>,
-    env: Vec<(String, String)>,
     folder: TempDir,
+    /// Variables for servers that are started from now on.
+    pub env: Vec<(String, String)>,
     /// Kills the servers and removes the folder when its input ends, that is when the test program does, even by SIGKILL.
     guard: Option<Child>,
 }
@@ -61,19 +62,9 @@ impl ZooKeepers {
     }
 
     pub fn start_with(settings: Settings) -> Self {
-        Self::start_with_env(settings, [])
-    }
-
-    /// With variables in their environment.
-    pub fn start_with_env(
-        settings: Settings,
-        env: impl IntoIterator<Item = (String, String)>,
-    ) -> Self {
-        let env: Vec<_> = env.into_iter().collect();
         // Somebody else may take a free port before a server does: then other ones.
         for _ in 0..5 {
             let mut servers = Self::prepare(settings);
-            servers.env = env.clone();
             for at in 0..settings.servers {
                 servers.run(at);
             }
@@ -191,8 +182,8 @@ impl ZooKeepers {
         });
         Self {
             servers: servers.collect(),
-            env: Vec::new(),
             folder,
+            env: Vec::new(),
             guard: None,
         }
     }

@@ -175,8 +175,14 @@ async fn a_process_that_dies_is_out_when_its_session_is() {
 #[tokio::test]
 async fn a_step_of_the_servers_clock_ends_no_session() {
     let clock = WallClock::new();
-    let env = clock.env();
-    let start = || ZooKeepers::start_with_env(Servers::default(), env);
+    let env = clock.env().into();
+    let start = || {
+        let mut servers = ZooKeepers::start(1);
+        servers.env = env;
+        servers.restart(0);
+        assert!(servers.wait_until_ready());
+        servers
+    };
     let servers = tokio::task::spawn_blocking(start).await.unwrap();
     let zookeeper = zookeeper(servers.connect_string());
     let operator = Client::connect(&servers.connect_string()).await.unwrap();
