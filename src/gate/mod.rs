@@ -36,8 +36,8 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
-use tickets::Terms;
 pub(crate) use tickets::Hold;
+use tickets::Terms;
 use tokio::runtime::Handle;
 use tokio::sync::futures::OwnedNotified;
 use tokio::sync::{Notify, oneshot};
@@ -307,7 +307,10 @@ impl Gate {
 
     fn lingering(&self) -> Vec<String> {
         let lingering = self.lock().state.tickets.all_lingering();
-        lingering.into_iter().map(|ticket| self.ticket(ticket)).collect()
+        lingering
+            .into_iter()
+            .map(|ticket| self.ticket(ticket))
+            .collect()
     }
 
     /// A ticket as others see it.

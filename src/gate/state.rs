@@ -359,7 +359,10 @@ impl<C: HasTerms> State<C> {
             self.count_loss(hold, ErrorKind::HeldTooLong, &mut news);
         }
         self.end_lingering(now);
-        if self.lingered_at.is_some_and(|at| at + self.shortcuts.linger <= now) {
+        if self
+            .lingered_at
+            .is_some_and(|at| at + self.shortcuts.linger <= now)
+        {
             self.lingered_at = None;
         }
         news.unanswered = self.tickets.forget_old_leaves(now);

@@ -315,7 +315,9 @@ impl Tickets {
     /// Whether a ticket is held and not lost, be it that it lingers.
     #[cfg(test)]
     pub(crate) fn counts(&self, ticket: u64) -> bool {
-        self.held.get(&ticket).is_some_and(|held| held.lost.is_none())
+        self.held
+            .get(&ticket)
+            .is_some_and(|held| held.lost.is_none())
     }
 
     /// A grant confirmed at `sent` has so little of its lease left that it must be confirmed before it is used.
@@ -537,7 +539,9 @@ impl Tickets {
     /// How many of those that no call has carried yet surely stand in the queue.
     pub(crate) fn queued(&self) -> usize {
         let unsaid = self.leaving.values().filter(|l| l.said_since.is_none());
-        unsaid.filter(|l| l.standing.is_some_and(|s| s.queued)).count()
+        unsaid
+            .filter(|l| l.standing.is_some_and(|s| s.queued))
+            .count()
     }
 
     /// A ticket stands in the queue, whose waiter has gone meanwhile.

@@ -1227,7 +1227,10 @@ impl World {
             }
             let lingering = peer.state.tickets.lingering();
             assert!(!self.strict || lingering == 0, "no lock lingers");
-            assert!(lingering == 0 || peer.line.is_empty(), "one lingers, and one waits");
+            assert!(
+                lingering == 0 || peer.line.is_empty(),
+                "one lingers, and one waits"
+            );
             let late = self.now.saturating_sub(peer.lease.as_micros() as u64);
             peer.releases
                 .retain_mut(|(since, answer)| match answer.try_recv() {

@@ -25,7 +25,7 @@ async fn the_leader_is_paused() {
 async fn a_node_is_killed_and_comes_back() {
     let mut cluster = EtcdCluster::start(3);
     let (a, mut b) = (Peer::of(&cluster), Peer::of(&cluster));
-    assert!(is_held(&a.enter(&[1]).await));
+    let first = token(&a.enter(&[1]).await);
     assert_eq!(b.enter(&[1]).await, [State::Waiting]);
     // Both talk to the first one.
     cluster.kill(0);
@@ -35,7 +35,8 @@ async fn a_node_is_killed_and_comes_back() {
     // The watch was made anew, on another node.
     sleep(Duration::from_millis(300)).await;
     assert_eq!(a.leave(&[1]).await, [true]);
-    assert_eq!(b.granted().await.ticket, 1);
+    let next = b.granted().await;
+    assert!(next.ticket == 1 && next.token > first);
     cluster.restart(0);
     assert!(is_held(&b.keep(&[1]).await.unwrap()));
 }
@@ -54,7 +55,8 @@ async fn one_endpoint_is_down_from_the_start() {
 async fn without_a_majority_nobody_gets_in_and_nobody_waits_for_ever() {
     let cluster = EtcdCluster::start(3);
     let a = Peer::of(&cluster);
-    a.session.check().await.unwrap();
+    let first = token(&a.enter(&[0]).await);
+    a.leave(&[0]).await;
     cluster.pause(1);
     cluster.pause(2);
     let start = std::time::Instant::now();
@@ -68,6 +70,7 @@ async fn without_a_majority_nobody_gets_in_and_nobody_waits_for_ever() {
     cluster.resume(1);
     cluster.resume(2);
     until_held(&a, 1, Duration::from_secs(5)).await;
+    assert!(token(&a.keep(&[1]).await.unwrap()) > first);
 }
 
 #[tokio::test]
