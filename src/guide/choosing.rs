@@ -43,7 +43,7 @@
 //! | [`Memory`] | one process | for tests, for a service that runs once, and to start with. It has nothing to fail, and forgets with its process only |
 //! | [`Redis`] | every process that uses the same server and prefix | as a rule. As safe as that server's memory: [its page](super::redis) says what a flush or a failover does |
 //! | [`Redlock`] | the same, by a majority of three or five servers | for mutexes that must be to be had while a server is down. No limit above 1, no order: [its page](super::redlock) |
-//! | [`Etcd`] | every process that uses the same cluster and prefix | where no failover may let one more in, and an etcd is at hand: [its page](super::etcd) |
+//! | [`Etcd`] | every process that uses the same cluster and prefix | where no failover should let one more in, and an etcd is at hand: [its page](super::etcd) |
 //! | [`ZooKeeper`] | every process that uses the same ensemble and prefix | the same, with a ZooKeeper: [its page](super::zookeeper) |
 //!
 //! All keep the same rules and pass the same tests as far as they promise them, so that what works over one works over

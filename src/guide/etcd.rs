@@ -8,8 +8,8 @@
 //!
 //! # What it promises
 //!
-//! First in, first out over all processes, and nothing granted is lost when a node dies or the leader changes: etcd answers
-//! only what a majority has stored. While there is no majority nothing is granted, and permits run out by their leases.
+//! First in, first out over all processes, and nothing granted is lost when a node dies or the leader changes, but for one
+//! case (see below): etcd answers only what a majority has stored. While there is no majority nothing is granted, and permits run out by their leases.
 //! The fencing token of a mutex is the revision that created its ticket, so it rises over every name of the cluster; it
 //! starts anew if the whole cluster is wiped or restored from an older snapshot.
 //!
@@ -18,6 +18,7 @@
 //! | what happens | who holds | who waits | newcomers | normal again |
 //! | --- | --- | --- | --- | --- |
 //! | a node is down, or the leader changes | keeps what he has | keeps his place | another node is asked at once; with a new leader in any case | an election later |
+//! | a leader that was stopped for longer than a lease goes on | may be lost, see below, and he is told within a third of a lease | gets his turn | may come in | a third of a lease |
 //! | the majority is gone | is in doubt one lease after his last confirmation, a mutex is lost then; what etcd still has afterwards is valid again | waits on | refused after 1 s, or let pass | with the majority |
 //! | everything restarts, with its data | keeps what he has | keeps his place | as in an [outage](super::failures#an-outage) | at once |
 //! | a process is cut off, or paused, for less than its lease | nothing | nothing | – | at once |
@@ -33,4 +34,7 @@
 //! * What a process that lives does not renew any more (its runtime ended, say) it removes itself, to the point.
 //! * etcd forgives no pause. A **process** that was stopped for longer than its lease has lost everything, also what
 //!   nobody else has taken. When the **leader** is stopped or lost, the next one gives every lease its full time again.
+//! * A **leader that was stopped** for longer than a lease may end leases that are alive when it goes on, before it hears
+//!   that it leads no more ([etcd 15247](https://github.com/etcd-io/etcd/issues/15247); rare since 3.4.31 and 3.5.13). What
+//!   their processes held is free then: at most `limit` more come in until those are told.
 //! * To build it takes the protocol buffers compiler (`protobuf-compiler` and `libprotobuf-dev`).
