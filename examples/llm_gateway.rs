@@ -6,6 +6,8 @@
 //! cargo run --example llm_gateway -- demo     # five clients at once, and the end
 //! REDIS_URL=redis://127.0.0.1:6379 PORT=3001 cargo run --example llm_gateway     # one more instance
 //! ```
+//!
+//! `PERMIT_URL` takes the URL of any backend that keeps a limit of 2.
 
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -19,17 +21,16 @@ use std::error::Error;
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::time::{Instant, sleep};
-use tower_permit::{Coordinator, DistributedConcurrencyLimitLayer, Memory, Redis};
+use tower_permit::{Coordinator, DistributedConcurrencyLimitLayer};
 
 const NAME: &str = "llm:gpt-5";
 const LIMIT: u32 = 2;
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    let permits = match std::env::var("REDIS_URL") {
-        Ok(url) => Coordinator::new(Redis::new(url)?.prefix("gateway")?),
-        Err(_) => Coordinator::new(Memory::new()),
-    };
+    // In this process, or wherever the URL says.
+    let url = std::env::var("PERMIT_URL").or_else(|_| std::env::var("REDIS_URL"));
+    let permits = Coordinator::connect(url.as_deref().unwrap_or("memory:"))?;
     permits.check().await?;
 
     let demo = std::env::args().nth(1).is_some_and(|arg| arg == "demo");
@@ -47,7 +48,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
             .with_graceful_shutdown(stop)
             .await?;
     }
-    // Nothing stays held in Redis when this instance goes.
+    // Nothing stays held when this instance goes.
     permits.shutdown(Duration::from_secs(10)).await?;
     Ok(())
 }

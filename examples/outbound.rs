@@ -3,7 +3,10 @@
 //!
 //! ```text
 //! cargo run --example outbound --features reqwest
+//! REDIS_URL=redis://127.0.0.1:6379 cargo run --example outbound --features reqwest    # twice at once: they share it
 //! ```
+//!
+//! `PERMIT_URL` takes the URL of any backend that keeps a limit of 2.
 
 use axum::Router;
 use axum::routing::get;
@@ -12,14 +15,13 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::time::sleep;
 use tower::{Service, ServiceBuilder, ServiceExt};
-use tower_permit::{Coordinator, DistributedConcurrencyLimitLayer, ErrorKind, Memory, Redis};
+use tower_permit::{Coordinator, DistributedConcurrencyLimitLayer, ErrorKind};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
-    let permits = match std::env::var("REDIS_URL") {
-        Ok(url) => Coordinator::new(Redis::new(url)?.prefix("outbound")?),
-        Err(_) => Coordinator::new(Memory::new()),
-    };
+    // In this process, or wherever the URL says.
+    let url = std::env::var("PERMIT_URL").or_else(|_| std::env::var("REDIS_URL"));
+    let permits = Coordinator::connect(url.as_deref().unwrap_or("memory:"))?;
     let url = fragile_service().await?;
 
     // A response carries its permit: the request counts until its body has been read.

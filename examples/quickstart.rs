@@ -3,6 +3,7 @@
 //! ```text
 //! cargo run --example quickstart
 //! REDIS_URL=redis://127.0.0.1:6379 cargo run --example quickstart    # twice at once: the two share the limit
+//! PERMIT_URL=etcd://127.0.0.1:2379 cargo run --example quickstart --features etcd    # or any other backend
 //! ```
 
 use std::error::Error;
@@ -10,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
-use tower_permit::{Coordinator, Memory, Redis};
+use tower_permit::Coordinator;
 
 const LIMIT: u32 = 3;
 const CALLERS: usize = 12;
@@ -18,13 +19,15 @@ const WORK: Duration = Duration::from_millis(400);
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    // One coordinator for each process. Without Redis the permits live in this process.
-    let permits = match std::env::var("REDIS_URL") {
-        Ok(url) => Coordinator::new(Redis::new(url)?.prefix("quickstart")?),
-        Err(_) => Coordinator::new(Memory::new()),
-    };
+    // One coordinator for each process. The permits live in this process, or wherever the URL says.
+    let url = std::env::var("PERMIT_URL").or_else(|_| std::env::var("REDIS_URL"));
+    let permits = Coordinator::connect(url.as_deref().unwrap_or("memory:"))?;
     permits.check().await?;
-    let printer = permits.semaphore("printer", LIMIT)?;
+    let limit = LIMIT.min(permits.promises().greatest_limit);
+    if limit < LIMIT {
+        println!("this backend keeps no limit above {limit}, so it is {limit} and not {LIMIT}");
+    }
+    let printer = permits.semaphore("printer", limit)?;
 
     let start = Instant::now();
     let inside = Arc::new(AtomicUsize::new(0));
@@ -55,8 +58,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
         peak = peak.max(here);
         peak_everywhere = peak_everywhere.max(everywhere);
     }
-    println!("\npeak {peak} of limit {LIMIT} in this process");
-    println!("peak {peak_everywhere} of limit {LIMIT} over all processes");
+    println!("\npeak {peak} of limit {limit} in this process");
+    println!("peak {peak_everywhere} of limit {limit} over all processes");
     permits.shutdown(Duration::from_secs(5)).await?;
     Ok(())
 }

@@ -9,6 +9,8 @@
 //! cargo run --example shop & cargo run --example shop & wait
 //! ```
 //!
+//! `PERMIT_URL` takes the URL of any backend.
+//!
 //! **A constraint in the database is the first line of defence.** `UPDATE … SET stock = stock - 1 WHERE stock > 0` sells
 //! exactly ten, without any lock. What the lock adds: buyers are served in their order; they stand in a line instead
 //! of colliding in the database; and there may be work outside it (a price, a payment) between the read and the write.
@@ -30,7 +32,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tower::ServiceExt;
 use tower_permit::layers::keyed::path_segment;
-use tower_permit::{Coordinator, HeldKeys, KeyedMutexLayer, Memory, Redis};
+use tower_permit::{Coordinator, HeldKeys, KeyedMutexLayer};
 
 const STOCK: i64 = 10;
 const BUYERS: usize = 50;
@@ -40,10 +42,9 @@ type BoxError = Box<dyn Error + Send + Sync>;
 
 #[tokio::main]
 async fn main() -> Result<ExitCode, BoxError> {
-    let permits = match std::env::var("REDIS_URL") {
-        Ok(url) => Coordinator::new(Redis::new(url)?.prefix("shop")?),
-        Err(_) => Coordinator::new(Memory::new()),
-    };
+    // In this process, or wherever the URL says.
+    let url = std::env::var("PERMIT_URL").or_else(|_| std::env::var("REDIS_URL"));
+    let permits = Coordinator::connect(url.as_deref().unwrap_or("memory:"))?;
     permits.check().await?;
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("shop.sqlite");

@@ -29,7 +29,7 @@ use std::sync::Arc;
 /// ```
 /// use tower_permit::{AnyBackend, Coordinator};
 ///
-/// let url = std::env::var("PERMITS").unwrap_or("memory:".to_owned());
+/// let url = std::env::var("PERMIT_URL").unwrap_or("memory:".to_owned());
 /// let permits = Coordinator::new(AnyBackend::from_url(url)?);
 /// # Ok::<(), tower_permit::Error>(())
 /// ```

@@ -38,31 +38,17 @@
 //!
 //! # Which backend
 //!
-//! There are five:
-//!
-//! * [`Memory`] counts within one process. It is for tests, for a service that runs once, and to start with. It has
-//!   nothing to fail.
-//! * [`Redis`] counts over every process that uses the same server and prefix. One server, version 6.2 or later, or
-//!   Valkey. It is as safe as that server's memory: [`failures`](super::failures) says what a flush or a failover does.
-//! * [`Redlock`] locks by a majority of three or five such servers, independent of each other. It goes on while some of
-//!   them are down, and a restart or a flush of one lets no second holder in. For mutexes and limits of 1 only, without
-//!   an order, and each lock costs two trips to every server. Its page says what Martin Kleppmann found wrong with the
-//!   algorithm, and what of that is mended here.
-//! * `Etcd` (feature `etcd`) counts over every process that uses the same cluster and prefix. What it has granted is stored by
-//!   a majority, so neither a failover nor the loss of a node lets more in than the limit: take it for a mutex that
-//!   matters, where an etcd is at hand. Each acquisition is a write that a majority syncs to disk, so it is slower
-//!   than Redis by far, and no place for thousands of permits a second.
-//! * `ZooKeeper` (feature `zookeeper`) counts over every process that uses the same ensemble and prefix. No grant is ever
-//!   lost, whichever server goes: [its page](super::zookeeper) says what that costs.
-//! * `Etcd` (feature `etcd`) counts over every process that uses the same cluster and prefix. What it has granted is stored by
-//!   a majority, so neither a failover nor the loss of a node lets more in than the limit: take it for a mutex that
-//!   matters, where an etcd is at hand. Each acquisition is a write that a majority syncs to disk, so it is slower
-//!   than Redis by far, and no place for thousands of permits a second.
+//! | | counts over | take it |
+//! | --- | --- | --- |
+//! | [`Memory`] | one process | for tests, for a service that runs once, and to start with. It has nothing to fail, and forgets with its process only |
+//! | [`Redis`] | every process that uses the same server and prefix | as a rule. As safe as that server's memory: [its page](super::redis) says what a flush or a failover does |
+//! | [`Redlock`] | the same, by a majority of three or five servers | for mutexes that must be to be had while a server is down. No limit above 1, no order: [its page](super::redlock) |
+//! | [`Etcd`] | every process that uses the same cluster and prefix | where no failover should let one more in, and an etcd is at hand: [its page](super::etcd) |
+//! | [`ZooKeeper`] | every process that uses the same ensemble and prefix | the same, with a ZooKeeper: [its page](super::zookeeper) |
 //!
 //! All keep the same rules and pass the same tests as far as they promise them, so that what works over one works over
-//! the other.
-//! [`Coordinator::promises`] says what a backend can do. Behind sentinels and as a cluster, [`Redis`] follows a failover by
-//! itself; each has a feature and a constructor of its own that say what they can lose when.
+//! the other. [`guarantees`](super::guarantees) compares them fault by fault, and [`Coordinator::promises`] says what a
+//! backend can do. [`Coordinator::connect`] picks one by URL.
 //!
 //! If a service runs in one process and needs no keys, no streams that count until they end and no waits with an end,
 //! then `tower::limit` is enough.
@@ -82,7 +68,10 @@
 //! [`Mutex`]: crate::Mutex
 //! [`MutexGuard::lost`]: crate::MutexGuard::lost
 //! [`Coordinator::lock_all`]: crate::Coordinator::lock_all
+//! [`Coordinator::connect`]: crate::Coordinator::connect
 //! [`Coordinator::promises`]: crate::Coordinator::promises
 //! [`Memory`]: crate::Memory
 //! [`Redis`]: crate::Redis
 //! [`Redlock`]: crate::Redlock
+//! [`Etcd`]: crate::Etcd
+//! [`ZooKeeper`]: crate::ZooKeeper

@@ -102,8 +102,9 @@
 //! # }
 //! ```
 //!
-//! A token is the server's time in microseconds, or the last one plus one if that is more. So tokens go on rising over
-//! restarts and flushes of the server, as long as its clock does not fall behind in between. Semaphores have none. What
+//! With Redis a token is the server's time in microseconds, or the last one plus one if that is more. So tokens go on
+//! rising over restarts and flushes of the server, as long as its clock does not fall behind in between. With etcd and
+//! ZooKeeper it is the number of a write. Semaphores have none. What
 //! cannot compare numbers (a mail, a payment at a partner) cannot be fenced; give it a key of its own by which it
 //! recognises a repetition.
 //!

@@ -7,14 +7,19 @@
 //! | What may I rely on while I hold something? | [`leases`] |
 //! | What happens when something breaks, and for how long? | [`failures`] |
 //! | What does it need in production, and in tests? | [`running`] |
-//! | What does ZooKeeper promise, and what does it cost? | [`zookeeper`] |
+//! | What does a backend promise, what can it lose when, and when is it the one to choose? | [`redis`], [`redlock`], [`etcd`], [`zookeeper`] |
+//! | Which fault costs what, over which backend, and which test shows it? | [`guarantees`] |
 //!
 //! Times are written for the default lease of 10 s. They follow the lease that you
 //! [set](crate::CoordinatorBuilder::lease).
 
 pub mod choosing;
+pub mod etcd;
 pub mod failures;
+pub mod guarantees;
 pub mod leases;
 pub mod order;
+pub mod redis;
+pub mod redlock;
 pub mod running;
 pub mod zookeeper;

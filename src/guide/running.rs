@@ -1,6 +1,6 @@
 //! What it needs in production, and in tests.
 //!
-//! # The server
+//! # The Redis server
 //!
 //! * **Rights**: a dozen commands on the keys of one prefix, and one channel. [`Redis`] has the line for `ACL SETUSER`.
 //! * **Prefix**: one for each application and environment. Two applications with one prefix share every queue whose
@@ -8,11 +8,9 @@
 //! * **Memory**: set `maxmemory-policy noeviction`. With any other a full server may throw permits away. What we keep
 //!   is small: for each name in use three keys, with 100 to 200 bytes for each permit, waiter and process; an idle name
 //!   leaves nothing one lease later, after a crash an hour later.
-//! * **Replicas and failover**: a master that was only cut off, or paused, goes on accepting writes that nobody will
-//!   ever see. `min-replicas-to-write 1` and `min-replicas-max-lag 1` make it refuse them after a second, at the price
-//!   that it also refuses when its only replica is down. `Redis::sentinel` and
-//!   `Redis::cluster` (features `redis-sentinel`, `redis-cluster`) follow a failover; with `Redis::new` let the address (a
-//!   name, a proxy) move to the new master.
+//! * **Replicas and failover**: [`Redis::sentinel`](crate::Redis::sentinel) and [`Redis::cluster`](crate::Redis::cluster)
+//!   follow a failover, and [their page](super::redis#with-sentinel) says what to set on the servers; with `Redis::new` let
+//!   the address (a name, a proxy) move to the new master.
 //! * A server of its own is not needed. Calls are short scripts, and none blocks.
 //!
 //! # At the start

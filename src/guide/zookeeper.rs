@@ -4,7 +4,7 @@
 //!
 //! Where there is an ensemble already, for locks and limits that must hold over a change of the leader: who is the one
 //! process that does a job, who writes to a shard, how many may migrate at a time. For thousands of permits a second, or for
-//! lines of thousands of waiters, take Redis: here each acquisition is a write that a majority of the servers syncs to disk,
+//! lines of thousands of waiters, take [Redis](super::redis): here each acquisition is a write that a majority of the servers syncs to disk,
 //! and each change of a line is told to every process that waits in it.
 //!
 //! # What it promises
@@ -21,15 +21,17 @@
 //! | a process is cut off, or paused, for less than its lease | nothing | nothing | – | at once |
 //! | a process is cut off, or paused, for longer than its session | everything is lost, and he is told as soon as he is back | stands at the end of the line | – | when he is back |
 //! | a process dies | – | – | get what it had when its session has ended | a quarter more than a lease after its last sign of life, rounded up to the server's tick; never before the shortest session that the servers grant (4 s by default) |
+//! | the whole ensemble is wiped | everything is lost, and he is told when his session is over; others may be in until then | stands at the end of the line | come in at once | one session later; tokens start anew |
 //! | somebody deletes our nodes | lost at the next renewal, a third of a lease later at most | is back in line as late | – | then |
 //!
-//! No fault lets in more than the limit, but for one: who is paused for longer than his session acts on, when he wakes, until
+//! Nothing but a wipe lets in more than the limit, but for one thing: who is paused for longer than his session acts on, when he wakes, until
 //! he has looked. That is what the token is for ([`leases`](super::leases)).
 //!
 //! # What differs
 //!
 //! * **The session is the lease.** A coordinator has one; its timeout is a quarter more than the lease. The servers bound it:
-//!   with a lease that is longer than their longest session (40 s by default) every call fails, and says so.
+//!   with a lease that is longer than their longest session (40 s by default) every call fails, and says so: raise
+//!   `maxSessionTimeout`.
 //! * **There is no grace** after a stall of everything: whose session has ended is out.
 //! * **A try** takes a place in the line for a moment. Another try in that moment may be refused though there would have been
 //!   room.

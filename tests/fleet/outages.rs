@@ -143,6 +143,21 @@ async fn a_server_that_is_killed_and_comes_back_empty() {
     .await;
 }
 
+/// Every write is on its disk before it is answered.
+#[tokio::test]
+async fn a_server_that_is_killed_and_comes_back_with_its_data() {
+    let mut server = RedisServer::start_with(&["--appendonly", "yes", "--appendfsync", "always"]);
+    let url = server.url();
+    survive(
+        &mut server,
+        &url,
+        false,
+        RedisServer::kill,
+        RedisServer::restart,
+    )
+    .await;
+}
+
 /// Nothing passes in one direction. What was sent meanwhile arrives in the end, as TCP sees to it.
 async fn one_way_link(way: Way) {
     let mut server = RedisServer::start();

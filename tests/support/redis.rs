@@ -134,7 +134,7 @@ impl RedisServer {
         self.kill();
     }
 
-    /// Kills it if it runs and starts it again on the same port, empty.
+    /// Kills it if it runs and starts it again on the same port: empty, unless its `args` let it save.
     pub fn restart(&mut self) {
         self.kill();
         let end = Instant::now() + PATIENCE;

@@ -21,6 +21,8 @@ const LONGEST_SESSION: Duration = Duration::from_secs(100_000);
 pub struct ZooKeepers {
     servers: Vec<Server>,
     folder: TempDir,
+    /// Variables for servers that are started from now on.
+    pub env: Vec<(String, String)>,
     /// Kills the servers and removes the folder when its input ends, that is when the test program does, even by SIGKILL.
     guard: Option<Child>,
 }
@@ -100,6 +102,14 @@ impl ZooKeepers {
         self.stand_guard();
     }
 
+    /// Kills a server and starts it with nothing stored. Does not wait for it.
+    pub fn wipe(&mut self, server: usize) {
+        self.kill(server);
+        let data = self.folder.path().join(server.to_string());
+        fs::remove_dir_all(data.join("version-2")).expect("what was stored");
+        self.restart(server);
+    }
+
     /// SIGSTOP: connections stay open, nothing is answered.
     pub fn pause(&self, server: usize) {
         self.signal(server, rustix::process::Signal::STOP);
@@ -173,6 +183,7 @@ impl ZooKeepers {
         Self {
             servers: servers.collect(),
             folder,
+            env: Vec::new(),
             guard: None,
         }
     }
@@ -193,6 +204,7 @@ impl ZooKeepers {
             .args(["-cp", JARS])
             .arg("org.apache.zookeeper.server.quorum.QuorumPeerMain")
             .arg(config)
+            .envs(self.env.iter().cloned())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())

@@ -68,22 +68,7 @@ const FEW: usize = 64;
 /// etcdctl role grant-permission permits readwrite --prefix=true shop/
 /// ```
 ///
-/// # What it promises
-///
-/// First in, first out over all processes, and nothing granted is lost when a node dies or the leader changes: etcd answers
-/// only what a majority has stored. While there is no majority nothing is granted, and permits run out by their leases.
-/// The fencing token of a mutex is the revision that created its ticket, so it rises over every name of the cluster; it
-/// starts anew if the whole cluster is wiped or restored from an older snapshot.
-///
-/// # How leases differ from Redis's
-///
-/// * etcd counts in whole seconds, and has a least time that depends on its election timeout (2 s by default). The lease of
-///   a process is a tenth longer than [`lease`](crate::CoordinatorBuilder::lease), rounded up to a whole second: what a
-///   process that **died** held is free that much later, and up to a second after that until etcd has looked.
-/// * What a process that lives does not renew any more (its runtime ended, say) it removes itself, to the point.
-/// * etcd forgives no pause. A **process** that was stopped for longer than its lease has lost everything, also what
-///   nobody else has taken. When the **leader** is stopped or lost, the next one gives every lease its full time again.
-/// * When the lease is revoked by hand, or the cluster wiped, everything the process held is lost at once, and said so.
+/// What it promises, and what differs from other backends, is a page of the [guide](crate::guide::etcd).
 ///
 /// To build it takes the protocol buffers compiler (`protobuf-compiler` and `libprotobuf-dev`).
 #[derive(Clone)]

@@ -142,8 +142,23 @@ fn is_held(states: &[State]) -> bool {
     matches!(states, [State::Held { .. }])
 }
 
+/// The token of a ticket that holds.
+fn token(states: &[State]) -> u64 {
+    match states {
+        [State::Held { token }] => *token,
+        other => panic!("{other:?}"),
+    }
+}
+
 /// Asks until it holds. Returns how long that took.
 async fn until_held(peer: &Peer, ticket: u64, within: Duration) -> Duration {
+    let start = std::time::Instant::now();
+    until_token(peer, ticket, within).await;
+    start.elapsed()
+}
+
+/// The same. Returns the token.
+async fn until_token(peer: &Peer, ticket: u64, within: Duration) -> u64 {
     let start = std::time::Instant::now();
     loop {
         let answer = timeout(
@@ -156,7 +171,7 @@ async fn until_held(peer: &Peer, ticket: u64, within: Duration) -> Duration {
         if let Ok(Ok(Reply::Done(outcome))) = answer.await
             && is_held(&outcome.entered)
         {
-            return start.elapsed();
+            return token(&outcome.entered);
         }
         assert!(start.elapsed() < within, "still waits after {within:?}");
         sleep(Duration::from_millis(20)).await;

@@ -68,7 +68,7 @@ const OLDEST: (u32, u32) = (6, 2);
 /// ```
 ///
 /// Over TLS by a `rediss://` URL (feature `redis-tls`), behind sentinels by `Redis::sentinel` (feature `redis-sentinel`), as a
-/// cluster by `Redis::cluster` (feature `redis-cluster`). The last two say what they promise besides.
+/// cluster by `Redis::cluster` (feature `redis-cluster`).
 ///
 /// # Keys
 ///
@@ -95,13 +95,8 @@ const OLDEST: (u32, u32) = (6, 2);
 /// Whoever may publish on an inbox channel can tell its process that it was granted what it waits for: keep that right
 /// to the applications that share the permits.
 ///
-/// # What it promises
-///
-/// First in, first out over all processes; fencing tokens that survive a restart and a flush of the server. Only the
-/// server's clock counts, and neither a stall nor a step of it takes a permit from a process that is alive. A failover or a
-/// flush can lose the last grants: then at most `limit` more come in, until those who held have heard of it, a third of a
-/// lease later at most, and end. The server should not evict keys (`maxmemory-policy noeviction`), or permits are lost
-/// under memory pressure. More in the [guide](crate::guide::failures).
+/// The server should not evict keys (`maxmemory-policy noeviction`), or permits are lost under memory pressure. What it
+/// promises, and what it can lose when, is a page of the [guide](crate::guide::redis).
 #[derive(Clone)]
 pub struct Redis {
     place: Place,
@@ -178,23 +173,8 @@ impl Redis {
     /// # }
     /// ```
     ///
-    /// # What it promises
-    ///
-    /// What [`Redis`] promises, and that a failover is followed: whenever the connection is lost, does not answer, or leads to a
-    /// server that is read-only, all sentinels are asked anew, and what most of them name is used if it says itself that it
-    /// is a master. Calls work again within 2 s of a promotion.
-    ///
-    /// Replication is asynchronous, so a failover can lose the last grants. Those who hold go on, and the new master may
-    /// grant the same again: at most `limit` more, for about a lease. Tokens still rise, since they follow the clock: as long
-    /// as that of the new master is not behind by more than the failover took.
-    ///
-    /// A master that was only cut off or paused, and comes back before it knows of its replacement, answers those who still
-    /// talk to it: until then both grant. Let it refuse to write alone:
-    ///
-    /// ```text
-    /// min-replicas-to-write 1
-    /// min-replicas-max-lag 1
-    /// ```
+    /// A failover is followed; it can lose the last grants. What to set so that an old master does not go on granting, and what
+    /// is promised, says the [guide](crate::guide::redis#with-sentinel).
     ///
     /// # Errors
     ///
@@ -243,21 +223,8 @@ impl Redis {
     /// A user with [few rights](Redis#rights) needs `+cluster|slots` too (before Redis 7: `+cluster`), on every node: access
     /// control lists are not shared by the nodes.
     ///
-    /// # What it promises
-    ///
-    /// What [`Redis`] promises, name by name: all keys of a name are in one slot, and names are spread over the nodes. Slots
-    /// that moved and masters that were replaced are followed within each call's time; what the cluster refused is
-    /// sent again, what it may have carried out is not.
-    ///
-    /// While a slot is on its way to another node, neither node answers for a name that has not all of its three keys
-    /// (`TRYAGAIN`): that is each name for which nobody waits. Who comes waits, and a permit is lost if the slot is on its way for
-    /// longer than its lease. Move slots one after another; where the cluster can move them at one stroke (atomic slot
-    /// migration), there is no such time.
-    ///
-    /// A failover can lose the last grants, as behind sentinels: at most `limit` more, for about a lease, of the
-    /// names of that master. Nobody is asked in vain for longer than the cluster takes to promote a replica
-    /// (`cluster-node-timeout`, and about a second). A master that is cut off from the majority stops answering after
-    /// `cluster-node-timeout`; `min-replicas-to-write 1` and `min-replicas-max-lag 1` let it stop sooner.
+    /// Slots that move and masters that are replaced are followed. What is promised then says the
+    /// [guide](crate::guide::redis#as-a-cluster).
     ///
     /// # Errors
     ///

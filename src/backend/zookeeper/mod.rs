@@ -59,18 +59,7 @@ const CHECKING: Duration = Duration::from_secs(3);
 /// server's tick. With a lease that is longer than the longest session every call fails and says so: raise
 /// `maxSessionTimeout`. When a session ends, every permit of its process is lost at once.
 ///
-/// # What it promises
-///
-/// First in, first out over all processes; fencing tokens that always increase, since they are ZooKeeper's own transaction
-/// numbers. What it has answered survives the loss of any minority of its servers, a change of the leader, and a restart:
-/// no grant is ever lost. Only a pause of a process for longer than its session lets another in while it
-/// still believes to hold, for as long as the pause lasts.
-///
-/// In two things it differs from [`Redis`](crate::Redis): there is no grace after a stall, since the session decides who is
-/// alive; and a raised limit of a process that waits is noticed by others within half a lease, not at once.
-///
-/// A waiting process is told of every change of its queue and reads the queue then, so that long queues with many
-/// processes cost more than elsewhere: it is meant for some hundreds of tickets a name.
+/// What it promises, and what differs from other backends, is a page of the [guide](crate::guide::zookeeper).
 #[derive(Clone)]
 pub struct ZooKeeper {
     settings: Settings,

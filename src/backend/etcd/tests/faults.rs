@@ -6,7 +6,7 @@ use super::*;
 async fn the_leader_is_paused() {
     let cluster = EtcdCluster::start(3);
     let (a, b) = (Peer::of(&cluster), Peer::of(&cluster));
-    assert!(is_held(&a.enter(&[1]).await));
+    let first = token(&a.enter(&[1]).await);
     assert_eq!(b.enter(&[1]).await, [State::Waiting]);
     let leader = cluster.leader();
     cluster.pause(leader);
@@ -17,14 +17,14 @@ async fn the_leader_is_paused() {
     assert!(is_held(&a.keep(&[1]).await.unwrap()));
     assert_eq!(b.enter(&[1]).await, [State::Waiting]);
     assert_eq!(a.leave(&[1]).await, [true]);
-    until_held(&b, 1, Duration::from_secs(3)).await;
+    assert!(until_token(&b, 1, Duration::from_secs(3)).await > first);
 }
 
 #[tokio::test]
 async fn a_node_is_killed_and_comes_back() {
     let mut cluster = EtcdCluster::start(3);
     let (a, mut b) = (Peer::of(&cluster), Peer::of(&cluster));
-    assert!(is_held(&a.enter(&[1]).await));
+    let first = token(&a.enter(&[1]).await);
     assert_eq!(b.enter(&[1]).await, [State::Waiting]);
     // Both talk to the first one.
     cluster.kill(0);
@@ -34,7 +34,8 @@ async fn a_node_is_killed_and_comes_back() {
     // The watch was made anew, on another node.
     sleep(Duration::from_millis(300)).await;
     assert_eq!(a.leave(&[1]).await, [true]);
-    assert_eq!(b.granted().await.ticket, 1);
+    let next = b.granted().await;
+    assert!(next.ticket == 1 && next.token > first);
     cluster.restart(0);
     assert!(is_held(&b.keep(&[1]).await.unwrap()));
 }
@@ -52,6 +53,9 @@ async fn one_endpoint_is_down_from_the_start() {
 #[tokio::test]
 async fn without_a_majority_nobody_gets_in_and_nobody_waits_for_ever() {
     let cluster = EtcdCluster::start(3);
+    let b = Peer::of(&cluster);
+    let first = until_token(&b, 1, Duration::from_secs(5)).await;
+    assert_eq!(b.leave(&[1]).await, [true]);
     let a = Peer::of(&cluster);
     a.session.check().await.unwrap();
     cluster.pause(1);
@@ -66,14 +70,16 @@ async fn without_a_majority_nobody_gets_in_and_nobody_waits_for_ever() {
     );
     cluster.resume(1);
     cluster.resume(2);
-    until_held(&a, 1, Duration::from_secs(5)).await;
+    assert!(until_token(&a, 1, Duration::from_secs(5)).await > first);
 }
 
 #[tokio::test]
 async fn a_watch_goes_on_after_a_restart_and_a_compaction() {
     let mut cluster = EtcdCluster::start(1);
-    let (a, mut b) = (Peer::of(&cluster), Peer::of(&cluster));
-    assert!(is_held(&a.enter(&[1]).await));
+    // However long the restart takes.
+    let peer = || Peer::of(&cluster).lease(LEASE * 5);
+    let (a, mut b) = (peer(), peer());
+    let first = token(&a.enter(&[1]).await);
     assert_eq!(b.enter(&[1]).await, [State::Waiting]);
     sleep(Duration::from_millis(200)).await;
     cluster.kill(0);
@@ -89,7 +95,8 @@ async fn a_watch_goes_on_after_a_restart_and_a_compaction() {
     sleep(Duration::from_millis(500)).await;
     assert!(is_held(&a.keep(&[1]).await.unwrap()));
     a.leave(&[1]).await;
-    assert_eq!(b.granted().await.ticket, 1);
+    let next = b.granted().await;
+    assert!(next.ticket == 1 && next.token > first);
 }
 
 #[tokio::test]

@@ -209,6 +209,23 @@ fn a_clock_that_steps_takes_nothing_from_the_living() {
 }
 
 #[test]
+fn tokens_rise_over_a_clock_that_steps() {
+    let mut stage = Stage::new();
+    let mut a = Actor::new(10_000, 1);
+    let mut last = 0;
+    for (ticket, step) in (1..).zip([0, -3_600_000, 1, 7_200_000, -3_600_000, 0]) {
+        stage.time += step;
+        let entered = stage.say(&mut a, &[], &[], &[ticket]).entered;
+        let [State::Held { token }] = entered[..] else {
+            panic!("{step}: {entered:?}");
+        };
+        assert!(token > last, "{step}: {token} after {last}");
+        last = token;
+        stage.say(&mut a, &[ticket], &[], &[]);
+    }
+}
+
+#[test]
 fn gap_after_gap_keeps_no_dead_holder_alive() {
     let mut stage = Stage::new();
     let mut dead = Actor::new(10_000, 1);

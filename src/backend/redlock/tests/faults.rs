@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::Coordinator;
+use crate::backend::support::clock::WallClock;
 use crate::backend::support::proxy::{Mode, Proxy, Way};
 
 /// Far less than a call may take.
@@ -121,6 +122,23 @@ async fn a_lost_answer_is_made_good() {
         b.enters_within(first, LEASE / 2).await;
         assert!(b.leave(first).await.unwrap());
     }
+}
+
+#[tokio::test]
+async fn one_clock_that_steps_lets_nobody_in() {
+    let clock = WallClock::new();
+    let mut servers = servers(2);
+    servers.push(RedisServer::start_with_env(&[], clock.env()));
+    grow_old(&servers[2]);
+    let [mut a, mut b] = [(); 2].map(|()| Peer::new(&urls(&servers)).lease(LEASE * 3));
+    let token = a.must_enter(1).await;
+    for step in [3600, 0, -3600, 0] {
+        clock.shift(step);
+        assert_eq!(b.enter(1).await, State::Waiting, "{step}");
+        assert_eq!(a.keep(1).await.unwrap(), State::Held { token }, "{step}");
+    }
+    assert!(a.leave(1).await.unwrap());
+    b.enters_within(1, LEASE).await;
 }
 
 #[tokio::test]

@@ -82,6 +82,32 @@ async fn a_holder_outlives_restarts_one_after_the_other() {
 }
 
 #[tokio::test]
+async fn servers_that_come_back_with_their_data_vote_at_once() {
+    let saves = ["--appendonly", "yes", "--appendfsync", "always"];
+    let mut servers: Vec<_> = (0..3).map(|_| RedisServer::start_with(&saves)).collect();
+    servers.iter().for_each(grow_old);
+    let (mut a, mut b) = (
+        Peer::new(&urls(&servers)).lease(LEASE * 3),
+        Peer::new(&urls(&servers)).lease(LEASE * 3),
+    );
+    let token = a.must_enter(1).await;
+    until(LEASE, || servers.iter().all(is_held)).await;
+    servers.iter_mut().for_each(RedisServer::restart);
+    let back = Instant::now();
+    assert_eq!(b.enter(1).await, State::Waiting, "it is not forgotten");
+    assert!(servers.iter().all(is_held));
+    a.enters_within(1, LEASE * 2).await;
+    assert_eq!(a.keep(1).await.unwrap(), State::Held { token });
+    assert!(a.leave(1).await.unwrap());
+    b.enters_within(1, LEASE * 2).await;
+    let State::Held { token: next } = b.keep(1).await.unwrap() else {
+        panic!("it does not hold");
+    };
+    assert!(next > token, "{next} after {token}");
+    assert!(back.elapsed() < LEASE * 3, "nobody waited for a vote");
+}
+
+#[tokio::test]
 async fn the_first_lock_waits_for_one_lease() {
     let servers: Vec<RedisServer> = (0..3).map(|_| RedisServer::start()).collect();
     let permits = Coordinator::builder(redlock(&urls(&servers)))

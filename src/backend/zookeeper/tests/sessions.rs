@@ -1,6 +1,7 @@
 //! The session ends, or outlives what it was made by.
 
 use super::*;
+use crate::backend::support::clock::WallClock;
 use crate::backend::support::proxy::{Mode, Proxy, Way};
 use tokio::runtime::Builder;
 
@@ -169,6 +170,75 @@ async fn a_process_that_dies_is_out_when_its_session_is() {
     other.granted().await;
     let (took, lease) = (died.elapsed(), SECOND);
     assert!(took > lease && took < lease * 5 / 2, "{took:?}");
+}
+
+#[tokio::test]
+async fn a_step_of_the_servers_clock_ends_no_session() {
+    let clock = WallClock::new();
+    let env = clock.env().into();
+    let start = || {
+        let mut servers = ZooKeepers::start(1);
+        servers.env = env;
+        servers.restart(0);
+        assert!(servers.wait_until_ready());
+        servers
+    };
+    let servers = tokio::task::spawn_blocking(start).await.unwrap();
+    let zookeeper = zookeeper(servers.connect_string());
+    let operator = Client::connect(&servers.connect_string()).await.unwrap();
+    let (mut peer, other) = (Peer::new(&zookeeper), Peer::new(&zookeeper));
+    peer.lease = 2 * SECOND;
+    let token = holds(&peer.enter(&[1]).await.entered);
+    for (round, step) in [3600, 0, -3600].into_iter().enumerate() {
+        clock.shift(step);
+        let mode = zookeeper_client::CreateMode::Persistent;
+        let options = mode.with_acls(zookeeper_client::Acls::anyone_all());
+        let (seen, _) = operator
+            .create(&format!("/round-{round}"), b"", &options)
+            .await
+            .unwrap();
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        let off = seen.ctime / 1000 - now.unwrap().as_secs().cast_signed();
+        assert!((off - step).abs() < 30, "{off} s off, not {step}");
+        // Longer than a session.
+        let end = Instant::now() + 3 * SECOND;
+        while Instant::now() < end {
+            let kept = peer.keep(&[1]).await.kept;
+            assert_eq!(holds(&kept), token, "{step}");
+            assert_eq!(other.enter(&[1]).await.entered, [State::Waiting], "{step}");
+            sleep(SECOND / 2).await;
+        }
+    }
+    peer.leave(&[1]).await;
+    assert!(holds(&other.enter(&[1]).await.entered) > token);
+}
+
+#[tokio::test]
+async fn a_server_that_is_wiped_loses_everything_and_goes_on() {
+    let start = || ZooKeepers::start(1);
+    let mut servers = tokio::task::spawn_blocking(start).await.unwrap();
+    let zookeeper = zookeeper(servers.connect_string());
+    let mut peer = Peer::new(&zookeeper);
+    peer.lease = 2 * SECOND;
+    for ticket in 0..5 {
+        peer.enter(&[ticket]).await;
+        peer.leave(&[ticket]).await;
+    }
+    assert!(holds(&peer.enter(&[6]).await.entered).is_some());
+    let servers = tokio::task::spawn_blocking(move || {
+        servers.wipe(0);
+        assert!(servers.wait_until_ready());
+        servers
+    });
+    let servers = servers.await.unwrap();
+    let other = Peer::new(&zookeeper);
+    assert!(holds(&other.enter(&[1]).await.entered).is_some());
+    // It has seen more than the server has now, and is sent away until its session is over.
+    peer.lost().await;
+    assert_eq!(peer.enter(&[7]).await.entered, [State::Waiting]);
+    other.leave(&[1]).await;
+    assert_eq!(peer.granted().await.ticket, 7);
+    drop(servers);
 }
 
 #[tokio::test]

@@ -1,0 +1,147 @@
+//! The example `quickstart` over every backend, by URL: two processes at once, that share the limit.
+//!
+//! Every server is the test's own and ends with it. What is run is what `cargo test` has built beside this program.
+
+#[path = "support/mod.rs"]
+mod support;
+
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use support::certificates::Authority;
+use support::cluster::RedisCluster;
+use support::etcd::EtcdCluster;
+use support::redis::RedisServer;
+use support::sentinels::{MASTER, SentinelSet};
+use support::zookeeper::ZooKeepers;
+
+/// What each process has to do, and how long one piece takes.
+const CALLERS: u32 = 12;
+const WORK: Duration = Duration::from_millis(400);
+
+#[test]
+fn quickstart_runs_in_process() {
+    said_by(start("memory:", &[]), 3);
+}
+
+#[test]
+fn quickstart_runs_over_redis() {
+    let server = RedisServer::start();
+    two_share(&server.url(), &[], 3);
+}
+
+#[test]
+fn quickstart_takes_the_old_variable() {
+    let server = RedisServer::start();
+    let mut quickstart = quickstart();
+    quickstart.env("REDIS_URL", server.url());
+    said_by(quickstart.spawn().expect("it runs"), 3);
+    // It was there: the name it used is not forgotten at once.
+    assert!(!server.command(&["KEYS", "permit:*"]).list().is_empty());
+}
+
+#[test]
+fn quickstart_runs_over_redis_with_tls() {
+    let authority = Authority::new();
+    let certificate = authority.sign(&["127.0.0.1"]);
+    let server = authority.start_server(&certificate, &["--tls-auth-clients", "no"]);
+    let url = format!("rediss://127.0.0.1:{}", server.tls_port());
+    let trusted = tempfile::tempdir().expect("a folder");
+    let trusted = trusted.path().join("ca.pem");
+    std::fs::write(&trusted, authority.pem()).expect("a file");
+    let trusted = trusted.to_str().expect("a plain path");
+    two_share(&url, &[("SSL_CERT_FILE", trusted)], 3);
+}
+
+#[test]
+fn quickstart_runs_over_sentinel() {
+    let set = SentinelSet::start(1);
+    let sentinels = set.addresses().join(",");
+    two_share(&format!("redis+sentinel://{sentinels}/{MASTER}"), &[], 3);
+}
+
+#[test]
+fn quickstart_runs_over_cluster() {
+    let cluster = RedisCluster::start(3, false);
+    let nodes = cluster.addresses().join(",");
+    two_share(&format!("redis+cluster://{nodes}"), &[], 3);
+}
+
+#[test]
+fn quickstart_runs_over_redlock() {
+    let servers = [(); 3].map(|()| RedisServer::start());
+    for server in &servers {
+        // It has been up for long, so that the first lock is not waited for.
+        server.command(&["SET", "permit:redlock:since", "1 1"]);
+    }
+    let urls = servers.each_ref().map(RedisServer::url).join(",");
+    two_share(&format!("redlock:{urls}"), &[], 1);
+}
+
+#[test]
+fn quickstart_runs_over_etcd() {
+    let cluster = EtcdCluster::start(1);
+    two_share(&format!("etcd://{}", cluster.endpoint(0)), &[], 3);
+}
+
+#[test]
+fn quickstart_runs_over_zookeeper() {
+    let servers = ZooKeepers::start(1);
+    two_share(&format!("zookeeper://{}", servers.connect_string()), &[], 3);
+}
+
+/// Two at once: seen from outside, all callers of both took as long as one limit for both lets them.
+fn two_share(url: &str, env: &[(&str, &str)], limit: u32) {
+    let start_of_both = Instant::now();
+    let both = [(); 2].map(|()| start(url, env));
+    for one in both {
+        said_by(one, limit);
+    }
+    let (took, least) = (start_of_both.elapsed(), WORK * 2 * CALLERS / limit);
+    assert!(took >= least, "both done after {took:?}, not {least:?}");
+}
+
+fn quickstart() -> Command {
+    let here = std::env::current_exe().expect("this program");
+    let target = here.parent().and_then(|deps| deps.parent());
+    let program = target.expect("a target folder").join("examples/quickstart");
+    assert!(
+        program.exists(),
+        "first: cargo build --example quickstart --all-features"
+    );
+    let mut command = Command::new(program);
+    command.env_remove("PERMIT_URL").env_remove("REDIS_URL");
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn start(url: &str, env: &[(&str, &str)]) -> Child {
+    let mut command = quickstart();
+    command.env("PERMIT_URL", url).envs(env.iter().copied());
+    command.spawn().expect("it runs")
+}
+
+/// It ended well, everybody had his turn, and the limit was kept.
+fn said_by(quickstart: Child, limit: u32) {
+    let output = quickstart.wait_with_output().expect("it ends");
+    let (said, errors) = (
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
+    assert!(output.status.success(), "{said}{errors}");
+    let served = said.lines().filter(|line| line.ends_with('█')).count();
+    assert_eq!(served, CALLERS as usize, "{said}");
+    for place in ["in this process", "over all processes"] {
+        let peak = peak(&said, limit, place);
+        assert!((1..=limit).contains(&peak), "{said}");
+    }
+    assert_eq!(said.contains("no limit above"), limit < 3, "{said}");
+}
+
+fn peak(said: &str, limit: u32, place: &str) -> u32 {
+    let end = format!(" of limit {limit} {place}");
+    let line = said
+        .lines()
+        .find_map(|line| line.strip_prefix("peak ")?.strip_suffix(&end));
+    let number = line.and_then(|number| number.parse().ok());
+    number.unwrap_or_else(|| panic!("no peak {place}:\n{said}"))
+}
