@@ -40,8 +40,10 @@ pub(crate) use tickets::Hold;
 use tickets::Terms;
 use tokio::runtime::Handle;
 use tokio::sync::futures::OwnedNotified;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{Notify, Semaphore, oneshot};
 use tokio::time::Instant;
+
+const MOST_RENEWALS: usize = 256;
 
 /// All gates of one coordinator, and what they share.
 pub(crate) struct Gates {
@@ -54,6 +56,8 @@ pub(crate) struct Gates {
     numbers: AtomicU64,
     health: Health,
     closing: AtomicBool,
+    /// So many names are renewed at a time: nobody who wants in waits behind thousands of them.
+    renewals: Semaphore,
     /// Some gate has become quiet: shutdown waits for that.
     quiet: Notify,
     by_queue: Mutex<HashMap<Queue, Weak<Gate>>>,
@@ -137,6 +141,7 @@ impl Gates {
                 numbers: AtomicU64::new(1),
                 health: Health::new(outage_after),
                 closing: AtomicBool::new(false),
+                renewals: Semaphore::new(MOST_RENEWALS),
                 quiet: Notify::new(),
                 by_queue: Mutex::new(HashMap::new()),
             }

@@ -56,6 +56,8 @@ pub(super) struct Start {
 
 enum Next {
     Say(Call),
+    /// There are only renewals to say: they wait for their turn.
+    Turn(Instant),
     Wait(Instant),
     Idle,
 }
@@ -138,9 +140,19 @@ impl Start {
 
 impl Pump {
     async fn run(self) {
-        while let Some(next) = self.next_step() {
+        let mut turn = None;
+        while let Some(next) = self.next_step(turn.is_some()) {
+            let had_turn = turn.take();
             match next {
-                Next::Say(call) => self.say(call).await,
+                Next::Say(call) => {
+                    self.say(call).await;
+                    drop(had_turn);
+                }
+                Next::Turn(until) => tokio::select! {
+                    () = self.wake.notified() => {}
+                    () = sleep_until(until) => {}
+                    permit = self.gate.gates.renewals.acquire() => turn = permit.ok(),
+                },
                 Next::Wait(until) => tokio::select! {
                     () = self.wake.notified() => {}
                     () = sleep_until(until) => {}
@@ -150,8 +162,8 @@ impl Pump {
         }
     }
 
-    /// What to do now. `None` if another pump has taken over.
-    fn next_step(&self) -> Option<Next> {
+    /// What to do now; it may be the turn of this name to be renewed. `None` if another pump has taken over.
+    fn next_step(&self, turn: bool) -> Option<Next> {
         let now = now();
         let mut guard = self.gate.lock();
         let inner = &mut *guard;
@@ -160,17 +172,18 @@ impl Pump {
         }
         inner.clock.set(now);
         let long_wait = inner.state.long_wait(now);
-        let (step, news) = inner.state.next_step(now);
+        let (step, news) = inner.state.next_step(now, turn);
         let next = match step {
             // Numbered under the lock: what a pump that was replaced says late has the lower number.
             Step::Say(batch) => Next::Say(self.call(batch, inner.state.limit)),
+            Step::Turn(until) => Next::Turn(until),
             Step::Wait(until) => Next::Wait(until),
             Step::Idle => Next::Idle,
         };
         inner.pump.calling = matches!(next, Next::Say(_));
         inner.pump.due = match &next {
             Next::Say(_) => Some(now + self.gate.gates.call_timeout),
-            Next::Wait(until) => Some(*until),
+            Next::Turn(until) | Next::Wait(until) => Some(*until),
             // From here on the next caller starts a new one.
             Next::Idle => {
                 inner.pump.runtimes.clear();

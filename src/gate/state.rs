@@ -120,6 +120,9 @@ pub(crate) struct Batch {
 #[derive(Debug)]
 pub(crate) enum Step {
     Say(Batch),
+    /// There is something to say that nobody waits for: permits are held still. It has its turn, and is looked at again
+    /// then.
+    Turn(Instant),
     /// Nothing before then.
     Wait(Instant),
     /// Nothing at all: the gate is idle.
@@ -358,7 +361,9 @@ impl<C: HasTerms> State<C> {
     /// What to do now. What became of a batch that is returned is told by [`hear`](Self::hear) or
     /// [`unheard`](Self::unheard). A pump that asks again without either has taken over from one that has gone: then all
     /// of it is said again.
-    pub(crate) fn next_step(&mut self, now: Instant) -> (Step, News<C>) {
+    ///
+    /// `turn`: what nobody waits for may be said.
+    pub(crate) fn next_step(&mut self, now: Instant, turn: bool) -> (Step, News<C>) {
         self.say_again();
         let mut news = self.expire(now);
         for hold in self.tickets.end(now) {
@@ -372,7 +377,7 @@ impl<C: HasTerms> State<C> {
             self.lingered_at = None;
         }
         news.unanswered = self.tickets.forget_old_leaves(now);
-        (self.decide(now), news)
+        (self.decide(now, turn), news)
     }
 
     /// Loses what is lost by now for want of a confirmation.
@@ -384,7 +389,7 @@ impl<C: HasTerms> State<C> {
         news
     }
 
-    fn decide(&mut self, now: Instant) -> Step {
+    fn decide(&mut self, now: Instant, turn: bool) -> Step {
         if self.is_idle() {
             return Step::Idle;
         }
@@ -406,10 +411,13 @@ impl<C: HasTerms> State<C> {
                 self.look_at = None;
             }
         }
-        if self.has_to_speak(now) {
+        if !self.has_to_speak(now) {
+            Step::Wait(self.next_due(now))
+        } else if turn || self.has_news() {
             Step::Say(self.batch(now))
         } else {
-            Step::Wait(self.next_due(now))
+            let ending = self.tickets.next_ending();
+            Step::Turn(ending.unwrap_or(now + self.lease))
         }
     }
 
@@ -423,9 +431,13 @@ impl<C: HasTerms> State<C> {
     }
 
     fn has_to_speak(&self, now: Instant) -> bool {
+        self.has_news() || self.tickets.renewal_due(now)
+    }
+
+    /// Somebody waits for what there is to say.
+    fn has_news(&self) -> bool {
         self.probe
             || self.tickets.has_to_leave()
-            || self.tickets.renewal_due(now)
             || self.waiters.has_to_ask()
             || !self.tries_to_ask.is_empty()
     }

@@ -58,7 +58,7 @@ impl Line {
 
     /// Says what there is to say. The first `held` of those who enter get in, and `elsewhere` wait in other processes.
     fn talk(&mut self, held: usize, in_use: u64, elsewhere: u64) -> News<Who> {
-        let (Step::Say(batch), _) = self.state.next_step(self.now) else {
+        let (Step::Say(batch), _) = self.state.next_step(self.now, true) else {
             return News::default();
         };
         let answer = |n| match n < held {
@@ -106,7 +106,7 @@ impl Line {
 
     /// The tickets that leave with the next call.
     fn leaves(&mut self) -> Vec<u64> {
-        match self.state.next_step(self.now).0 {
+        match self.state.next_step(self.now, true).0 {
             Step::Say(batch) => batch.leave,
             _ => Vec::new(),
         }
@@ -192,7 +192,7 @@ fn those_who_left_the_line_during_the_call_are_no_others() {
     let mut line = Line::new(1, false, ALL);
     let mut hold = line.first();
     line.come(20);
-    let (Step::Say(batch), _) = line.state.next_step(line.now) else {
+    let (Step::Say(batch), _) = line.state.next_step(line.now, true) else {
         panic!("there is something to say");
     };
     // Some are served while the call is under way, before the backend answers that all of them wait.
@@ -321,7 +321,7 @@ fn the_pump_comes_back_in_time_to_let_it_leave() {
     let mut line = Line::new(2, false, ALL);
     let hold = line.first();
     line.drop(hold);
-    let Step::Wait(until) = line.state.next_step(line.now).0 else {
+    let Step::Wait(until) = line.state.next_step(line.now, true).0 else {
         panic!("there is nothing to say yet");
     };
     assert_eq!(until, line.now + FRESH);
@@ -408,12 +408,15 @@ fn reservations_and_long_holds_count_anew_for_the_next_one() {
     let hold = line.state.take_lingering(terms(50, 100), line.now);
     let hold = hold.expect("it lingers");
     line.pass(49 * MILLI);
-    assert!(line.state.next_step(line.now).1.lost.is_empty());
+    assert!(line.state.next_step(line.now, true).1.lost.is_empty());
     assert!(line.state.tickets.claim(hold, line.now), "within its time");
     line.pass(50 * MILLI);
-    assert!(line.state.next_step(line.now).1.lost.is_empty(), "99 ms");
+    assert!(
+        line.state.next_step(line.now, true).1.lost.is_empty(),
+        "99 ms"
+    );
     line.pass(MILLI);
-    let lost = line.state.next_step(line.now).1.lost;
+    let lost = line.state.next_step(line.now, true).1.lost;
     assert_eq!(lost, [(hold, ErrorKind::HeldTooLong)]);
 }
 

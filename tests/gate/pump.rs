@@ -4,8 +4,9 @@ use crate::backend::{Backend, Call, Event, Events, Inspection, Open, Promises, R
 use crate::error::{Error, ErrorKind};
 use crate::name::{Node, Queue};
 use crate::{Coordinator, Memory, Semaphore};
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, join_all};
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::runtime::Builder;
@@ -257,4 +258,77 @@ async fn a_session_that_ends_loses_every_permit_at_once_and_those_who_wait_get_i
     assert_eq!((many.stats().lost, many.stats().in_use), (1, 0));
     let guard = timeout(SECOND, waiter).await.expect("it gets in");
     assert!(guard.unwrap().unwrap().is_valid());
+}
+
+/// A backend that counts how many calls are under way.
+#[derive(Clone, Default)]
+struct Counted {
+    memory: Memory,
+    witness: Arc<(AtomicUsize, AtomicUsize)>,
+}
+
+struct Counting {
+    session: Arc<dyn Session>,
+    witness: Arc<(AtomicUsize, AtomicUsize)>,
+}
+
+impl Backend for Counted {}
+
+impl Open for Counted {
+    fn open(self, node: Node, events: Events) -> Arc<dyn Session> {
+        Arc::new(Counting {
+            session: self.memory.open(node, events),
+            witness: self.witness,
+        })
+    }
+}
+
+impl Session for Counting {
+    fn exchange(&self, call: Call) -> BoxFuture<'_, Result<Reply, Error>> {
+        Box::pin(async move {
+            let (inside, most) = &*self.witness;
+            most.fetch_max(inside.fetch_add(1, Relaxed) + 1, Relaxed);
+            sleep(10 * MILLI).await;
+            inside.fetch_sub(1, Relaxed);
+            self.session.exchange(call).await
+        })
+    }
+
+    fn inspect(&self, queue: Queue) -> BoxFuture<'_, Result<Inspection, Error>> {
+        self.session.inspect(queue)
+    }
+
+    fn evict(&self, queue: Queue, ticket: String) -> BoxFuture<'_, Result<bool, Error>> {
+        self.session.evict(queue, ticket)
+    }
+
+    fn check(&self) -> BoxFuture<'_, Result<(), Error>> {
+        self.session.check()
+    }
+
+    fn promises(&self) -> Promises {
+        self.session.promises()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn ten_thousand_keys_are_renewed_and_nobody_waits_behind_them() {
+    let counted = Counted::default();
+    let permits = Coordinator::new(counted.clone());
+    let locks = (0..10_000).map(|n| {
+        let mutex = permits.mutex(n.to_string()).expect("a fine name");
+        async move { mutex.lock().await.expect("free") }
+    });
+    let guards = join_all(locks).await;
+    counted.witness.1.store(0, Relaxed);
+    // All of them are due at once, and then again. Newcomers come by all the while.
+    let start = Instant::now();
+    while start.elapsed() < 8 * SECOND {
+        let (took, guard) = timed(permits.mutex("another").unwrap().lock()).await;
+        assert!(took <= 20 * MILLI, "{took:?}");
+        guard.unwrap().unlock().await.unwrap();
+    }
+    assert!(guards.iter().all(|guard| guard.is_valid()));
+    let most = counted.witness.1.load(Relaxed);
+    assert!((200..=257).contains(&most), "{most} calls at a time");
 }

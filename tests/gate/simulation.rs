@@ -348,9 +348,9 @@ impl World {
             faults,
             strict: false,
             shortcuts: Shortcuts {
-                hand_off: seed % 5 != 0,
+                hand_off: !seed.is_multiple_of(5),
                 linger: Duration::from_millis([0, 10][usize::from(seed % 7 > 2)]),
-                sees_others: seed % 11 != 0,
+                sees_others: !seed.is_multiple_of(11),
             },
             brief,
             calm: false,
@@ -551,7 +551,7 @@ impl World {
                 return;
             }
             let _ = peer.state.long_wait(now);
-            let (step, news) = peer.state.next_step(now);
+            let (step, news) = peer.state.next_step(now, true);
             if let Step::Wait(until) = step {
                 assert!(until > now, "the pump would run in circles");
             }
@@ -571,6 +571,7 @@ impl World {
                     self.at_node(until, n, Happening::Wake);
                     news.lost.is_empty()
                 }
+                Step::Turn(_) => unreachable!("it is its turn"),
                 Step::Idle => true,
             };
             self.deliver(n, news);
