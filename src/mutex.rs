@@ -180,6 +180,8 @@ impl MutexGuard {
     /// Hand it to whatever the lock protects, and let that refuse a token lower than the highest it has seen: then a
     /// holder that was paused for longer than its lease, and does not know yet, does no harm. (The idea is Martin
     /// Kleppmann's, "How to do distributed locking", 2016.)
+    ///
+    /// Only its order means something. It is below 2^63, so a signed column of 64 bits holds it.
     pub fn token(&self) -> u64 {
         self.token
     }

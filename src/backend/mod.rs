@@ -161,7 +161,8 @@ pub(crate) struct Events(Arc<dyn Fn(Event) + Send + Sync>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Promises {
-    /// Permits are granted in the order in which tickets arrived, over all processes.
+    /// Permits are granted in the order in which tickets arrived, over all processes. What a process does with them
+    /// is [its own choice](crate::CoordinatorBuilder::strict_fifo).
     pub fifo: bool,
     /// A mutex gets a fencing token that strictly increases.
     pub token: bool,

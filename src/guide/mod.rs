@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | A limit, a limit for each key, a mutex, or a constraint in the database? Which backend? | [`choosing`] |
 //! | Which layer goes outside which? What do `Balance`, `Buffer` and the others do with a limit over a network? | [`order`] |
+//! | Who gets the next permit? What do hand-off and linger save, and what do they cost? | [`queue`] |
 //! | What may I rely on while I hold something? | [`leases`] |
 //! | What happens when something breaks, and for how long? | [`failures`] |
 //! | What does it need in production, and in tests? | [`running`] |
@@ -19,6 +20,7 @@ pub mod failures;
 pub mod guarantees;
 pub mod leases;
 pub mod order;
+pub mod queue;
 pub mod redis;
 pub mod redlock;
 pub mod running;
