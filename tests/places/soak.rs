@@ -1,8 +1,8 @@
 //! Faults at random, for as long as `SOAK_SECONDS` says.
 
-use crate::{ALONE, LONGEST};
 use crate::rig::{Rig, Servers, Strike, What};
 use crate::support::proxy::{Mode, Way};
+use crate::{ALONE, LONGEST};
 use rand::rngs::SmallRng;
 use rand::seq::{IndexedRandom, SliceRandom};
 use rand::{RngExt, SeedableRng};
