@@ -1,165 +1,144 @@
-//! Many who want in, over several coordinators, and a witness of who is inside.
+//! Two processes that want in, and a witness of who was inside.
 
-use crate::witness::Witness;
-use crate::{NORMAL, SLACK};
+use crate::now;
+use crate::support::process::Process;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use tokio::task::JoinHandle;
-use tokio::time::{sleep, timeout};
-use tower_permit::{Coordinator, ErrorKind};
+use tokio::time::sleep;
 
-/// How long anybody waits for a permit at most: then he is told so.
-const PATIENCE: Duration = Duration::from_secs(20);
-
+/// Times are those of the machine's monotonic clock, in microseconds, and so the same in every process.
 pub struct Load {
-    witnesses: BTreeMap<String, Witness>,
-    done: Arc<AtomicUsize>,
-    failed: Arc<AtomicUsize>,
-    lost: Arc<AtomicUsize>,
-    stop: Arc<AtomicBool>,
-    tasks: Vec<JoinHandle<()>>,
-    /// Of a mutex, in the order in which each task got them.
-    tokens: Arc<Mutex<Vec<Vec<u64>>>>,
+    pub processes: Vec<Process>,
+    limit: usize,
+    /// By queue.
+    visits: BTreeMap<String, Vec<Visit>>,
+    /// Those queues that one process has for itself, and when somebody last came in.
+    alone: BTreeMap<String, u64>,
+    /// From when to when the servers may have forgotten whom they let in.
+    excused: Vec<(u64, u64)>,
+}
+
+/// From when to when somebody surely held, by his own reckoning: whoever was paused or cut off meanwhile, or came late
+/// with his word, is not counted for longer than that.
+#[derive(Clone, Copy, Debug)]
+struct Visit {
+    process: usize,
+    from: u64,
+    to: u64,
+    token: u64,
 }
 
 // === impl Load ===
 
 impl Load {
-    /// For each name and coordinator so many tasks that take permits, and two for a mutex.
-    pub fn start(permits: &[Coordinator], names: &[String], limit: u32, tasks: usize) -> Self {
-        let mut load = Self {
-            witnesses: BTreeMap::new(),
-            done: Arc::default(),
-            failed: Arc::default(),
-            lost: Arc::default(),
-            stop: Arc::default(),
-            tasks: Vec::new(),
-            tokens: Arc::default(),
+    /// A process for each URL.
+    pub fn start(urls: &[String], limit: u32, names: &[&str]) -> Self {
+        let mut alone = BTreeMap::new();
+        let start = |(number, url): (usize, &String)| {
+            let mut process = Process::start("holder::holder", [("PLACES_URL", url)]);
+            process.say(&format!("{number} {limit} {}", names.join(" ")));
+            let own = names.iter().map(|name| format!("limit:{name}-{number}"));
+            alone.extend(own.map(|queue| (queue, 0)));
+            process
         };
-        for name in names {
-            let witness = Witness::default();
-            load.witnesses.insert(name.clone(), witness.clone());
-            for permits in permits {
-                for _ in 0..tasks {
-                    load.take_permits(permits, name, limit, &witness);
+        Self {
+            processes: urls.iter().enumerate().map(start).collect(),
+            limit: usize::try_from(limit).expect("a small limit"),
+            visits: BTreeMap::new(),
+            alone,
+            excused: Vec::new(),
+        }
+    }
+
+    /// From then on newcomers were let in, in every process.
+    pub async fn is_normal_within(&mut self, bound: Duration) {
+        let (since, start) = (now(), Instant::now());
+        loop {
+            self.listen();
+            let late = self.alone.iter().find(|(_, last)| **last < since);
+            let Some((queue, _)) = late else { return };
+            assert!(start.elapsed() < bound, "{queue}: not within {bound:?}");
+            sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// The servers may have forgotten, and as many as the limit more may have come in.
+    pub fn excuse(&mut self, from: u64, to: u64) {
+        self.excused.push((from, to));
+    }
+
+    /// Ends all, and looks at what was seen. Returns how many permits were lost while they were held.
+    pub async fn end(mut self) -> u64 {
+        let mut lost = 0;
+        for process in &mut self.processes {
+            process.say("stop");
+        }
+        for number in 0..self.processes.len() {
+            let ended = self.processes[number].hear("ended").await;
+            println!("process {number}: {ended}");
+            let own = ended.split(' ').nth_back(1).map(str::parse::<u64>);
+            lost += own.expect("a number").expect("a number");
+        }
+        self.listen();
+        for (queue, visits) in &self.visits {
+            self.look_at(queue, visits);
+        }
+        lost
+    }
+
+    fn listen(&mut self) {
+        for (process, said) in self.processes.iter_mut().enumerate() {
+            for line in said.said() {
+                let words: Vec<&str> = line.split(' ').collect();
+                let ["visit", queue, from, to, token] = words[..] else {
+                    panic!("process {process} says {line}");
+                };
+                let number = |word: &str| word.parse().expect("a number");
+                let visit = Visit {
+                    process,
+                    from: number(from),
+                    to: number(to),
+                    token: number(token),
+                };
+                if let Some(last) = self.alone.get_mut(queue) {
+                    *last = visit.from.max(*last);
                 }
-                load.take_locks(permits, name);
+                let visits = self.visits.entry(queue.to_owned()).or_default();
+                visits.push(visit);
             }
         }
-        load
     }
 
-    fn take_permits(&mut self, permits: &Coordinator, name: &str, limit: u32, witness: &Witness) {
-        let semaphore = permits.semaphore(name, limit).expect("a good limit");
-        let (witness, done, failed, lost, stop) = (
-            witness.clone(),
-            self.done.clone(),
-            self.failed.clone(),
-            self.lost.clone(),
-            self.stop.clone(),
-        );
-        self.tasks.push(tokio::spawn(async move {
-            while !stop.load(Ordering::Relaxed) {
-                let answer = timeout(PATIENCE + SLACK, semaphore.acquire_timeout(PATIENCE)).await;
-                match answer.expect("everybody is answered") {
-                    Ok(permit) => {
-                        let inside = witness.enter();
-                        sleep(Duration::from_millis(5)).await;
-                        drop(inside);
-                        if !permit.is_valid() {
-                            lost.fetch_add(1, Ordering::Relaxed);
-                        }
-                        drop(permit);
-                        done.fetch_add(1, Ordering::Relaxed);
-                    }
-                    Err(error) => {
-                        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-                        failed.fetch_add(1, Ordering::Relaxed);
-                        sleep(Duration::from_millis(20)).await;
-                    }
-                }
-            }
-        }));
-    }
-
-    fn take_locks(&mut self, permits: &Coordinator, name: &str) {
-        let mutex = permits.mutex(name).expect("a good name");
-        let (stop, tokens) = (self.stop.clone(), self.tokens.clone());
-        self.tasks.push(tokio::spawn(async move {
-            let mut mine = Vec::new();
-            while !stop.load(Ordering::Relaxed) {
-                let answer = timeout(PATIENCE + SLACK, mutex.lock_timeout(PATIENCE)).await;
-                match answer.expect("everybody is answered") {
-                    Ok(guard) => {
-                        mine.push(guard.token());
-                        sleep(Duration::from_millis(5)).await;
-                    }
-                    Err(error) => {
-                        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-                        sleep(Duration::from_millis(20)).await;
-                    }
-                }
-            }
-            tokens.lock().expect("nobody panicked").push(mine);
-        }));
-    }
-
-    /// Let it run for a while, and see that it does.
-    pub async fn runs_for(&self, time: Duration) {
-        let before = self.done.load(Ordering::Relaxed);
-        sleep(time).await;
-        let done = self.done.load(Ordering::Relaxed) - before;
-        assert!(done > 20, "only {done} in {time:?}");
-    }
-
-    /// Never more than so many were inside, of each name.
-    pub fn at_most(&self, limit: u32) {
-        for (name, witness) in &self.witnesses {
-            let peak = witness.peak();
-            assert!(peak <= limit as usize, "{name}: {peak} inside, not {limit}");
+    /// Never more inside than the limit; the tokens of a lock rise in the order in which they were inside.
+    fn look_at(&self, queue: &str, visits: &[Visit]) {
+        let (limit, has_tokens) = match queue.split_once(':') {
+            Some(("lock", _)) => (1, true),
+            _ if self.alone.contains_key(queue) => (1, false),
+            _ => (self.limit, false),
+        };
+        let mut visits = visits.to_vec();
+        visits.sort_by_key(|visit| visit.from);
+        let (mut inside, mut peak, mut highest): (Vec<Visit>, _, _) = (Vec::new(), [0; 2], 0);
+        for visit in &visits {
+            // Who goes when another comes has gone.
+            inside.retain(|other| other.to > visit.from);
+            inside.push(*visit);
+            let excused = self.excused.iter();
+            let mut excused = excused.map(|(from, to)| *from..*to);
+            let excused = excused.any(|time| time.contains(&visit.from));
+            let peak = &mut peak[usize::from(excused)];
+            *peak = inside.len().max(*peak);
+            let most = if excused { 2 * limit } else { limit };
+            assert!(
+                inside.len() <= most,
+                "{queue}: more than {most}: {inside:#?}"
+            );
+            let rises = !has_tokens || visit.token > highest;
+            assert!(rises || excused, "{queue}: {visit:?} after {highest}");
+            highest = visit.token.max(highest);
         }
+        let [sure, excused] = peak;
+        let came = [0, 1].map(|it| visits.iter().filter(|visit| visit.process == it).count());
+        println!("{queue}: {came:?} came in, at most {sure} at once, {excused} after a loss");
     }
-
-    pub fn lost(&self) -> usize {
-        self.lost.load(Ordering::Relaxed)
-    }
-
-    /// Stops, and looks at what must hold whatever happened: tokens rise for each, and none was given twice.
-    pub async fn end(self) {
-        self.stop.store(true, Ordering::Relaxed);
-        for task in self.tasks {
-            task.await.expect("all was as expected");
-        }
-        let tokens = self.tokens.lock().expect("nobody panicked");
-        for mine in &*tokens {
-            assert!(mine.is_sorted_by(|a, b| a < b), "tokens rise: {mine:?}");
-        }
-        println!(
-            "{} done, {} refused, {} lost",
-            self.done.load(Ordering::Relaxed),
-            self.failed.load(Ordering::Relaxed),
-            self.lost.load(Ordering::Relaxed)
-        );
-    }
-}
-
-/// Newcomers to each name get in, at every coordinator.
-pub async fn until_normal(permits: &[Coordinator], names: &[String]) {
-    let start = Instant::now();
-    for permits in permits {
-        for name in names {
-            let semaphore = permits.semaphore(format!("{name}:new"), 1).expect("good");
-            let works = async {
-                while semaphore.acquire().await.is_err() {
-                    sleep(Duration::from_millis(20)).await;
-                }
-            };
-            let left = (NORMAL + SLACK).saturating_sub(start.elapsed());
-            let works = timeout(left, works).await;
-            works.unwrap_or_else(|_| panic!("{name} is not as before within {NORMAL:?}"));
-        }
-    }
-    println!("normal after {:?}", start.elapsed());
 }

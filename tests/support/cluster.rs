@@ -90,10 +90,7 @@ impl RedisCluster {
             cluster.nodes.iter().all(|node| {
                 info(node, "cluster_state") == "ok"
                     && cluster.replicas_seen_by(node) == count - masters
-            }) && cluster.nodes[masters..].iter().all(|replica| {
-                let replication = replica.command(&["INFO", "replication"]).text();
-                replication.contains("master_link_status:up")
-            })
+            }) && cluster.nodes[masters..].iter().all(follows)
         });
         cluster
     }
@@ -105,8 +102,7 @@ impl RedisCluster {
 
     /// Those that are masters now and answer.
     pub fn masters_now(&self) -> Vec<&RedisServer> {
-        let is_master = |node: &&RedisServer| matches!(node.try_command(&["ROLE"]), Ok(Answer::List(role)) if role[0].text() == "master");
-        self.nodes.iter().filter(is_master).collect()
+        self.nodes.iter().filter(|node| node.is_master()).collect()
     }
 
     /// The master of a key, by its own word.
@@ -172,6 +168,34 @@ impl RedisCluster {
         });
     }
 
+    /// Whether all slots are served by those that are not gone; with nobody gone also whether all replicas follow.
+    pub fn serves_without(&self, gone: &[usize]) -> bool {
+        let left: Vec<&RedisServer> = self.without(gone).collect();
+        let masters = left.iter().filter(|node| node.is_master());
+        let slots = masters.flat_map(|node| ranges(node));
+        let slots: usize = slots.map(|(a, b)| usize::from(b - a) + 1).sum();
+        let follow = |node: &&&RedisServer| follows(node);
+        slots == usize::from(SLOTS)
+            && left.iter().all(|node| info(node, "cluster_state") == "ok")
+            && (!gone.is_empty()
+                || left.iter().filter(follow).count() == self.nodes.len() - self.masters)
+    }
+
+    /// Grows with each failover, as those say that are not gone.
+    pub fn epoch(&self, gone: &[usize]) -> u64 {
+        let epochs = self
+            .without(gone)
+            .map(|node| info(node, "cluster_current_epoch"));
+        let epochs = epochs.filter_map(|epoch| epoch.parse().ok());
+        epochs.max().unwrap_or(0)
+    }
+
+    fn without(&self, gone: &[usize]) -> impl Iterator<Item = &RedisServer> {
+        let left = self.nodes.iter().enumerate();
+        left.filter(|(at, _)| !gone.contains(at))
+            .map(|(_, node)| node)
+    }
+
     fn replicas_seen_by(&self, node: &RedisServer) -> usize {
         let nodes = node.command(&["CLUSTER", "NODES"]).text();
         nodes.lines().filter(|line| line.contains("slave")).count()
@@ -195,8 +219,17 @@ fn id(node: &RedisServer) -> String {
     node.command(&["CLUSTER", "MYID"]).text()
 }
 
+/// Whether it is a replica that hears its master.
+fn follows(node: &RedisServer) -> bool {
+    let replication = node.try_command(&["INFO", "replication"]);
+    replication.is_ok_and(|answer| answer.text().contains("master_link_status:up"))
+}
+
 fn info(node: &RedisServer, name: &str) -> String {
-    let info = node.command(&["CLUSTER", "INFO"]).text();
+    let Ok(info) = node.try_command(&["CLUSTER", "INFO"]) else {
+        return String::new();
+    };
+    let info = info.text();
     let line = |line: &str| {
         Some(
             line.strip_prefix(name)?
@@ -209,7 +242,10 @@ fn info(node: &RedisServer, name: &str) -> String {
 }
 
 fn ranges(node: &RedisServer) -> Vec<(u16, u16)> {
-    let nodes = node.command(&["CLUSTER", "NODES"]).text();
+    let Ok(nodes) = node.try_command(&["CLUSTER", "NODES"]) else {
+        return Vec::new();
+    };
+    let nodes = nodes.text();
     let myself = nodes
         .lines()
         .find(|line| line.contains("myself"))

@@ -145,6 +145,15 @@ impl EtcdCluster {
         panic!("nobody leads");
     }
 
+    /// Whether a node reads through the leader.
+    pub fn serves(&self, node: usize) -> bool {
+        let answer = self.ask(node, "kv/range", "{\"key\":\"AA==\"}");
+        // With authentication enabled it is at least there.
+        answer.is_ok_and(|answer| {
+            answer.contains("revision") || answer.contains("user name is empty")
+        })
+    }
+
     /// `etcdctl` with these words. Panics if it fails.
     pub fn ctl(&self, words: &[&str]) -> String {
         let mut command = Command::new("etcdctl");
@@ -254,11 +263,7 @@ impl EtcdCluster {
                     sleep(Duration::from_millis(10));
                     continue;
                 }
-                let answer = self.ask(node, "kv/range", "{\"key\":\"AA==\"}");
-                if answer.is_ok_and(|answer| {
-                    // With authentication enabled it is at least there.
-                    answer.contains("revision") || answer.contains("user name is empty")
-                }) {
+                if self.serves(node) {
                     break;
                 }
                 sleep(Duration::from_millis(10));

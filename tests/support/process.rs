@@ -61,6 +61,14 @@ impl Process {
         self.child.id()
     }
 
+    /// All that was said and that nobody has heard yet.
+    pub fn said(&mut self) -> Vec<String> {
+        while let Ok(line) = self.heard.try_recv() {
+            self.kept.push(line);
+        }
+        std::mem::take(&mut self.kept)
+    }
+
     /// Says a line to the process. It may lie there until the process looks.
     pub fn say(&mut self, line: &str) {
         writeln!(self.stdin, "{line}").expect("the process listens");

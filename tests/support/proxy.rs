@@ -81,6 +81,10 @@ impl Proxy {
         }
     }
 
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
     pub fn url(&self) -> String {
         format!("redis://{}", self.address())
     }

@@ -121,6 +121,17 @@ impl RedisServer {
         self.child.as_ref().map_or(0, Child::id)
     }
 
+    /// For the next start.
+    pub fn add_args(&mut self, args: &[&str]) {
+        self.args.extend(args.iter().map(|arg| (*arg).to_owned()));
+    }
+
+    /// Whether it says so itself.
+    pub fn is_master(&self) -> bool {
+        let role = self.try_command(&["ROLE"]);
+        matches!(role, Ok(Answer::List(role)) if role[0].text() == "master")
+    }
+
     /// SIGKILL: nothing is said good-bye to. Fine if it does not run.
     pub fn kill(&mut self) {
         for mut child in [self.guard.take(), self.child.take()].into_iter().flatten() {

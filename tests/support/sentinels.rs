@@ -114,11 +114,8 @@ impl SentinelSet {
     /// Waits until another than `old` has been promoted, and says so itself.
     pub fn wait_for_promotion(&self, old: u16) {
         self.wait("a promotion", || {
-            self.servers.iter().any(|server| {
-                let role = || server.try_command(&["ROLE"]).ok();
-                server.port() != old
-                    && matches!(role(), Some(Answer::List(role)) if role[0].text() == "master")
-            })
+            let mut others = self.servers.iter().filter(|server| server.port() != old);
+            others.any(RedisServer::is_master)
         });
     }
 
@@ -130,7 +127,8 @@ impl SentinelSet {
         }
     }
 
-    fn seen_by(&self, sentinel: &RedisServer) -> impl Fn(&str) -> String {
+    /// What a sentinel says of the master, by name.
+    pub fn seen_by(&self, sentinel: &RedisServer) -> impl Fn(&str) -> String {
         let question = ["SENTINEL", "MASTER", MASTER];
         let answer = match self.password.as_str() {
             "" => sentinel.try_command(&question).ok(),

@@ -122,7 +122,7 @@ impl ZooKeepers {
 
     /// The leader of an ensemble.
     pub fn leader(&self) -> usize {
-        let leads = |at: &usize| self.mode(*at).is_some_and(|mode| mode == "leader");
+        let leads = |at: &usize| self.leads(*at);
         let end = Instant::now() + PATIENCE;
         while Instant::now() < end {
             if let Some(leader) = (0..self.servers.len()).find(leads) {
@@ -131,6 +131,15 @@ impl ZooKeepers {
             sleep(Duration::from_millis(20));
         }
         panic!("there is no leader");
+    }
+
+    pub fn leads(&self, server: usize) -> bool {
+        self.mode(server).is_some_and(|mode| mode == "leader")
+    }
+
+    /// Whether a server is part of the ensemble.
+    pub fn serves(&self, server: usize) -> bool {
+        self.mode(server).is_some()
     }
 
     /// Whether every server that runs is part of the ensemble.
@@ -143,7 +152,7 @@ impl ZooKeepers {
                     if !matches!(child.try_wait(), Ok(None)) {
                         return false;
                     }
-                    ready &= self.mode(at).is_some();
+                    ready &= self.serves(at);
                 }
             }
             if ready {

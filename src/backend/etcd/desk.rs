@@ -137,6 +137,9 @@ impl Desk {
         self.expired.clear();
         self.line = Line::default();
         self.doubt = false;
+        // The watch tells what changes from here on, which is no line: another one begins with a listing.
+        self.watch = None;
+        self.watched = false;
     }
 
     /// What this call has to write. Its new tickets are ours from now on.

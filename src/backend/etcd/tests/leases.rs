@@ -20,6 +20,25 @@ async fn a_lease_that_is_revoked_loses_what_was_held_and_what_waited() {
     assert_eq!(a.enter(&[2]).await, [State::Waiting]);
 }
 
+/// What a watch tells is what changes. To a line of which nothing is known any more it would add up to another line, in
+/// which somebody holds who does not.
+#[tokio::test]
+async fn a_line_that_was_lost_is_followed_by_another_watch() {
+    let cluster = EtcdCluster::start(1);
+    let (mut a, b) = (Peer::of(&cluster), Peer::of(&cluster));
+    assert!(is_held(&b.enter(&[1]).await));
+    assert_eq!(a.enter(&[1]).await, [State::Waiting]);
+    let watch = || a.session.inner.book().desks[&queue()].watch;
+    let before = watch();
+    assert!(before.is_some(), "it waits");
+    a.session.inner.lose(a.lease_id());
+    assert_eq!(watch(), None);
+    assert_eq!(a.enter(&[2]).await, [State::Waiting]);
+    assert!(watch() > before);
+    assert_eq!(a.event().await, Event::Lost);
+    assert_eq!(b.leave(&[1]).await, [true]);
+}
+
 #[tokio::test]
 async fn a_call_that_meets_a_revoked_lease_fails_and_the_next_has_a_new_one() {
     let cluster = EtcdCluster::start(1);
