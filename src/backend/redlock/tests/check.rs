@@ -69,6 +69,25 @@ async fn every_bad_server_is_named_and_the_others_are_not() {
 }
 
 #[tokio::test]
+async fn a_wrong_password_is_said_at_a_check_and_in_a_call() {
+    let servers: Vec<RedisServer> = (0..3)
+        .map(|_| RedisServer::start_with(&["--requirepass", "secret"]))
+        .collect();
+    let urls: Vec<String> = servers.iter().map(|it| it.url_of("", "mistaken")).collect();
+    let mut a = Peer::new(&urls);
+    let start = Instant::now();
+    for error in [
+        a.session.check().await.unwrap_err(),
+        a.try_to_enter(1).await.unwrap_err(),
+    ] {
+        assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+        assert!(error.to_string().contains("refuses us"), "{error}");
+        assert!(!format!("{error:?}").contains("mistaken"), "{error:?}");
+    }
+    assert!(start.elapsed() < CHECKING, "{:?}", start.elapsed());
+}
+
+#[tokio::test]
 async fn two_names_of_one_server_are_found() {
     let servers = servers(2);
     let mut urls = urls(&servers);
