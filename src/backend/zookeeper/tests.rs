@@ -6,6 +6,8 @@ mod connection;
 mod ensemble;
 mod rights;
 mod sessions;
+#[cfg(feature = "zookeeper-tls")]
+mod tls;
 
 use super::link::Link;
 use super::*;
