@@ -424,7 +424,7 @@ impl Session for EtcdSession {
         })
     }
 
-    fn check(&self) -> BoxFuture<'_, Result<(), Error>> {
+    fn check(&self, _lease: Duration) -> BoxFuture<'_, Result<(), Error>> {
         Box::pin(async move { self.within(CHECKING, self.inner.check()).await })
     }
 

@@ -560,7 +560,7 @@ impl Session for RedisSession {
         Box::pin(async move { self.within(PATIENCE, self.take_out(&queue, &ticket)).await })
     }
 
-    fn check(&self) -> BoxFuture<'_, Result<(), Error>> {
+    fn check(&self, _lease: Duration) -> BoxFuture<'_, Result<(), Error>> {
         Box::pin(self.within(CHECKING, self.try_everything()))
     }
 

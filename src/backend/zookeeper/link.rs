@@ -22,6 +22,8 @@ use zookeeper_client::{self as zk, Client, SessionInfo, SessionState};
 
 /// How long an attempt to connect may take.
 const CONNECTING: Duration = Duration::from_secs(2);
+/// A server of several that is silent for so long is left for another. So an attempt can meet one that is, and succeed.
+const SILENT: Duration = Duration::from_millis(800);
 /// An attempt that shows no end by then sits in a runtime that nobody drives.
 const STUCK: Duration = Duration::from_secs(3);
 /// After a failed attempt.
@@ -331,6 +333,10 @@ async fn open(
             .with_fail_eagerly()
             // Else a connection that was replaced would end the session of the one that replaced it.
             .with_detached();
+        let connector = match settings.servers.contains(',') {
+            true => connector.with_connection_timeout(SILENT),
+            false => connector,
+        };
         match &settings.digest {
             Some(digest) => connector.with_auth("digest", digest.as_bytes()),
             None => connector,

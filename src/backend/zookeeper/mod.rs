@@ -59,7 +59,7 @@ const CHECKING: Duration = Duration::from_secs(3);
 ///
 /// A process has one session, whose timeout is a quarter longer than the coordinator's lease and within the bounds of the
 /// server (by default 4 s to 40 s). A process that dies is out when its session is: after that time, rounded up to the
-/// server's tick. With a lease that is longer than the longest session every call fails and says so: raise
+/// server's tick. With a lease that is longer than the longest session a check and every call fail and say so: raise
 /// `maxSessionTimeout`. When a session ends, every permit of its process is lost at once.
 ///
 /// What it promises, and what differs from other backends, is a page of the [guide](crate::guide::zookeeper).
@@ -342,8 +342,8 @@ impl Session for ZooKeeperSession {
         })
     }
 
-    fn check(&self) -> BoxFuture<'_, Result<(), Error>> {
-        Box::pin(self.within(CHECKING, self.link.check()))
+    fn check(&self, lease: Duration) -> BoxFuture<'_, Result<(), Error>> {
+        Box::pin(self.within(CHECKING, self.link.check(lease)))
     }
 
     fn promises(&self) -> Promises {

@@ -82,7 +82,7 @@ fn debug_shows_no_password() {
 #[tokio::test]
 async fn a_node_that_is_not_there_is_named() {
     let nobody = Peer::at(Etcd::new(["127.0.0.1:1"]).unwrap());
-    let error = nobody.session.check().await.unwrap_err();
+    let error = nobody.session.check(LEASE).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert!(error.to_string().contains("127.0.0.1:1"), "{error}");
 }

@@ -9,7 +9,7 @@ async fn refused(etcd: Etcd, kind: ErrorKind, words: &str) {
     for check in [true, false] {
         let start = Instant::now();
         let error = match check {
-            true => a.session.check().await.unwrap_err(),
+            true => a.session.check(LEASE).await.unwrap_err(),
             false => a.try_to_enter(&[1]).await.unwrap_err(),
         };
         assert_eq!(error.kind(), kind, "{error}");
@@ -21,7 +21,7 @@ async fn refused(etcd: Etcd, kind: ErrorKind, words: &str) {
 /// One takes it over from the other.
 async fn works(etcd: &Etcd) {
     let (a, mut b) = (Peer::at(etcd.clone()), Peer::at(etcd.clone()));
-    a.session.check().await.unwrap();
+    a.session.check(LEASE).await.unwrap();
     assert!(is_held(&a.enter(&[1]).await));
     assert_eq!(b.enter(&[1]).await, [State::Waiting]);
     assert_eq!(a.leave(&[1]).await, [true]);

@@ -8,7 +8,7 @@ async fn refused(redlock: Redlock, kind: ErrorKind, words: &str) {
     let mut a = Peer::of(redlock);
     let start = Instant::now();
     for error in [
-        a.session.check().await.unwrap_err(),
+        a.session.check(LEASE).await.unwrap_err(),
         a.try_to_enter(1).await.unwrap_err(),
     ] {
         assert_eq!(error.kind(), kind, "{error}");
@@ -39,7 +39,7 @@ async fn a_lock_is_had_and_the_wrong_certificates_are_said() {
     let me = authority.sign(&["me"]);
     let whole = each(&|_, redis| showing(redis, &me));
     let (mut a, mut b) = (Peer::of(whole.clone()), Peer::of(whole));
-    a.session.check().await.unwrap();
+    a.session.check(LEASE).await.unwrap();
     let token = a.must_enter(1).await;
     assert_eq!(b.enter(1).await, State::Waiting);
     assert!(a.leave(1).await.unwrap());
@@ -58,7 +58,7 @@ async fn a_lock_is_had_and_the_wrong_certificates_are_said() {
         _ => showing(redis, &me),
     });
     let mut c = Peer::of(one);
-    let error = c.session.check().await.unwrap_err();
+    let error = c.session.check(LEASE).await.unwrap_err();
     assert!(error.to_string().starts_with("1 of 3"), "{error}");
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
     c.must_enter(1).await;

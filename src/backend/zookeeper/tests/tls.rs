@@ -47,7 +47,7 @@ impl Place {
 /// One takes it over from the other.
 async fn works(zookeeper: &ZooKeeper) {
     let (a, mut b) = (Peer::new(zookeeper), Peer::new(zookeeper));
-    a.session.check().await.unwrap();
+    a.session.check(LEASE).await.unwrap();
     assert!(holds(&a.enter(&[1]).await.entered).is_some());
     assert_eq!(b.enter(&[1]).await.entered, [State::Waiting]);
     a.leave(&[1]).await;
@@ -61,7 +61,7 @@ async fn refused(zookeeper: ZooKeeper, kind: ErrorKind, words: &str) {
     for check in [true, false] {
         let start = Instant::now();
         let error = match check {
-            true => a.session.check().await.unwrap_err(),
+            true => a.session.check(LEASE).await.unwrap_err(),
             false => a.session.exchange(a.enters(&[1])).await.unwrap_err(),
         };
         assert_eq!(error.kind(), kind, "{error}");
