@@ -137,13 +137,12 @@ impl ZooKeeper {
             Some((user, servers)) => (Some(user), servers),
             None => (None, rest),
         };
-        let mut zookeeper = Self::new(servers)?;
-        if scheme == "zookeepers" {
-            #[cfg(feature = "zookeeper-tls")]
-            {
-                zookeeper = zookeeper.tls()?;
-            }
-            #[cfg(not(feature = "zookeeper-tls"))]
+        let zookeeper = Self::new(servers)?;
+        let secure = scheme == "zookeepers";
+        #[cfg(feature = "zookeeper-tls")]
+        let zookeeper = if secure { zookeeper.tls()? } else { zookeeper };
+        #[cfg(not(feature = "zookeeper-tls"))]
+        if secure {
             return Err(Error::config(
                 "TLS is not built in: a zookeepers:// URL needs the feature zookeeper-tls of tower-permit",
             ));

@@ -54,18 +54,21 @@ mod tunnel {
     use crate::error::{Error, ErrorKind};
     use std::fs;
     use std::io;
-    use std::net::{Ipv4Addr, SocketAddr};
+    use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
     use std::sync::{Arc, Mutex, PoisonError};
     use std::time::Duration;
-    use tokio::io::copy_bidirectional;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
     use tokio::net::{TcpListener, TcpStream};
     use tokio::task::{AbortHandle, JoinSet};
+    use tokio_rustls::client::TlsStream;
 
     const ZOOKEEPER: System = System {
         name: "ZooKeeper",
         builder: "ZooKeeper",
         plain: "ZooKeeper without TLS",
     };
+    /// A first message is no longer.
+    const GREETING: u32 = 256;
     /// After a connection that could not be accepted.
     const PAUSE: Duration = Duration::from_millis(50);
 
@@ -144,10 +147,11 @@ mod tunnel {
             loop {
                 tokio::select! {
                     accepted = listener.accept() => match accepted {
-                        Ok((near, _)) => {
+                        Ok((mut near, _)) => {
                             let tube = self.clone();
                             passing.spawn(async move {
-                                if let Err(error) = tube.carry(near).await {
+                                // The failure first: whoever learns of the end finds it there.
+                                if let Err(error) = tube.carry(&mut near).await {
                                     tube.failure.set(error);
                                 }
                             });
@@ -159,7 +163,7 @@ mod tunnel {
             }
         }
 
-        async fn carry(&self, mut near: TcpStream) -> Result<(), Error> {
+        async fn carry(&self, near: &mut TcpStream) -> Result<(), Error> {
             let ends = (near.local_addr(), near.peer_addr());
             let (Ok(SocketAddr::V4(here)), Ok(SocketAddr::V4(there))) = ends else {
                 return Ok(());
@@ -187,22 +191,34 @@ mod tunnel {
             let _ = (near.set_nodelay(true), far.set_nodelay(true));
             let shaken = self.tls.shake_hands(far, &self.host, &ZOOKEEPER, &server);
             let mut far = shaken.await?;
-            match copy_bidirectional(&mut near, &mut far).await {
+            match pass(near, &mut far).await {
                 // It may refuse our certificate only after we think that all is well.
                 Err(error) => match tls::said(&error) {
                     Some(said) => Err(tls::in_words(said, &ZOOKEEPER, &server)),
                     None => Ok(()),
                 },
-                Ok(_) => Ok(()),
+                Ok(()) => Ok(()),
             }
         }
     }
 
+    async fn pass(near: &mut TcpStream, far: &mut TlsStream<TcpStream>) -> io::Result<()> {
+        // The first message is answered before the next goes out: a server may answer who we are before it welcomes us, and
+        // the client crate does not bear that.
+        let length = near.read_u32().await?;
+        far.write_u32(length).await?;
+        if length <= GREETING {
+            let mut greeting = near.take(length.into());
+            tokio::io::copy(&mut greeting, far).await?;
+            let mut welcome = [0; 256];
+            let length = far.read(&mut welcome).await?;
+            near.write_all(&welcome[..length]).await?;
+        }
+        copy_bidirectional(near, far).await.map(drop)
+    }
+
     /// Whether both ends of a connection within this machine are of the same user.
-    fn are_of_one_user(
-        one: std::net::SocketAddrV4,
-        other: std::net::SocketAddrV4,
-    ) -> io::Result<bool> {
+    fn are_of_one_user(one: SocketAddrV4, other: SocketAddrV4) -> io::Result<bool> {
         // A line for each end: its number, its own address, the other end's, its state, …, its user.
         let table = fs::read_to_string("/proc/self/net/tcp")?;
         let shown = |end: std::net::SocketAddrV4| {

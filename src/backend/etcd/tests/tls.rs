@@ -6,15 +6,22 @@ use crate::backend::support::certificates::Authority;
 /// At a check and in a call the same, within the time of a check.
 async fn refused(etcd: Etcd, kind: ErrorKind, words: &str) {
     let a = Peer::at(etcd);
+    let end = Instant::now() + Duration::from_secs(20);
     for check in [true, false] {
-        let start = Instant::now();
-        let error = match check {
-            true => a.session.check(LEASE).await.unwrap_err(),
-            false => a.try_to_enter(&[1]).await.unwrap_err(),
-        };
-        assert_eq!(error.kind(), kind, "{error}");
-        assert!(error.to_string().contains(words), "{error}");
-        assert!(start.elapsed() < CHECKING + Duration::from_millis(500));
+        loop {
+            let start = Instant::now();
+            let error = match check {
+                true => a.session.check(LEASE).await.unwrap_err(),
+                false => a.try_to_enter(&[1]).await.unwrap_err(),
+            };
+            assert!(start.elapsed() < CHECKING + Duration::from_millis(500));
+            if error.kind() == kind && error.to_string().contains(words) {
+                break;
+            }
+            // A busy node may not even answer in time.
+            assert!(Instant::now() < end, "{error}");
+            assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        }
     }
 }
 

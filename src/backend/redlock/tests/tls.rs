@@ -38,12 +38,15 @@ async fn a_lock_is_had_and_the_wrong_certificates_are_said() {
     };
     let me = authority.sign(&["me"]);
     let whole = each(&|_, redis| showing(redis, &me));
-    let (mut a, mut b) = (Peer::of(whole.clone()), Peer::of(whole));
-    a.session.check(LEASE).await.unwrap();
+    let lease = LEASE * 3;
+    let mut a = Peer::of(whole.clone()).lease(lease);
+    let mut b = Peer::of(whole).lease(lease);
+    a.session.check(lease).await.unwrap();
+    b.session.check(lease).await.unwrap();
     let token = a.must_enter(1).await;
     assert_eq!(b.enter(1).await, State::Waiting);
     assert!(a.leave(1).await.unwrap());
-    b.enters_within(1, LEASE / 2).await;
+    b.enters_within(1, LEASE).await;
     assert!(matches!(b.keep(1).await, Ok(State::Held { token: next }) if next > token));
     assert!(b.leave(1).await.unwrap());
 
@@ -57,7 +60,7 @@ async fn a_lock_is_had_and_the_wrong_certificates_are_said() {
         1 => trusting(redis),
         _ => showing(redis, &me),
     });
-    let mut c = Peer::of(one);
+    let mut c = Peer::of(one).lease(lease);
     let error = c.session.check(LEASE).await.unwrap_err();
     assert!(error.to_string().starts_with("1 of 3"), "{error}");
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");

@@ -1,7 +1,7 @@
 //! Users, rights, chroots, and what else the server may not like.
 
 use super::*;
-use zookeeper_client::{Acl, Acls, AuthId, CreateMode, Error as ZkError, Permission};
+use zookeeper_client::{Acl, AuthId, Error as ZkError, Permission};
 
 async fn operator() -> Client {
     Client::connect(&server().connect_string()).await.unwrap()
@@ -98,6 +98,7 @@ async fn foreign_nodes_are_ignored() {
     a.enter(&[1]).await;
     a.leave(&[1]).await;
     let operator = operator().await;
+    anchor(&zookeeper, &operator).await;
     let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
     for (name, data) in [
         ("lock-0000000000", "1 1"),
@@ -106,7 +107,6 @@ async fn foreign_nodes_are_ignored() {
         ("-1-0000000000", "1 1"),
     ] {
         let node = format!("{parent}/{name}");
-        operator.mkdir(&parent, &options).await.unwrap();
         (operator.create(&node, data.as_bytes(), &options).await).unwrap();
     }
     assert!(holds(&a.enter(&[2]).await.entered).is_some());

@@ -23,7 +23,14 @@ impl Place {
                 authority,
             }
         };
-        tokio::task::spawn_blocking(start).await.unwrap()
+        let place = tokio::task::spawn_blocking(start).await.unwrap();
+        // The first time takes it long.
+        let warm = Peer::new(&place.showing(&place.authority));
+        let end = Instant::now() + 30 * SECOND;
+        while let Err(error) = warm.session.check(LEASE).await {
+            assert!(Instant::now() < end, "{error}");
+        }
+        place
     }
 
     fn zookeeper(&self) -> ZooKeeper {
@@ -58,15 +65,22 @@ async fn works(zookeeper: &ZooKeeper) {
 /// At a check and in a call the same, within the time of a check.
 async fn refused(zookeeper: ZooKeeper, kind: ErrorKind, words: &str) {
     let a = Peer::new(&zookeeper);
+    let end = Instant::now() + 20 * SECOND;
     for check in [true, false] {
-        let start = Instant::now();
-        let error = match check {
-            true => a.session.check(LEASE).await.unwrap_err(),
-            false => a.session.exchange(a.enters(&[1])).await.unwrap_err(),
-        };
-        assert_eq!(error.kind(), kind, "{error}");
-        assert!(error.to_string().contains(words), "{error}");
-        assert!(start.elapsed() < CHECKING + SECOND / 2);
+        loop {
+            let start = Instant::now();
+            let error = match check {
+                true => a.session.check(LEASE).await.unwrap_err(),
+                false => a.session.exchange(a.enters(&[1])).await.unwrap_err(),
+            };
+            assert!(start.elapsed() < CHECKING + SECOND / 2);
+            if error.kind() == kind && error.to_string().contains(words) {
+                break;
+            }
+            // A busy server may not even answer in time.
+            assert!(Instant::now() < end, "{error}");
+            assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        }
     }
 }
 
