@@ -211,7 +211,7 @@ impl Coordinator {
     ///
     /// Dropping the future changes nothing.
     pub async fn check(&self) -> Result<(), Error> {
-        self.gates.session().check().await
+        self.gates.check().await
     }
 
     /// What the backend promises.

@@ -18,6 +18,8 @@ pub(crate) mod memory;
 pub(crate) mod redis;
 #[cfg(feature = "redlock")]
 pub(crate) mod redlock;
+#[cfg(any(feature = "etcd", feature = "redis-tls", feature = "zookeeper-tls"))]
+mod tls;
 #[cfg(feature = "zookeeper")]
 pub(crate) mod zookeeper;
 
@@ -56,8 +58,8 @@ pub(crate) trait Session: Send + Sync + 'static {
     /// Takes a ticket of any node out of the queue. `false` if it was not there.
     fn evict(&self, queue: Queue, ticket: String) -> BoxFuture<'_, Result<bool, Error>>;
 
-    /// Connects and tries everything that will be needed.
-    fn check(&self) -> BoxFuture<'_, Result<(), Error>>;
+    /// Connects and tries everything that will be needed by calls with this lease.
+    fn check(&self, lease: Duration) -> BoxFuture<'_, Result<(), Error>>;
 
     fn promises(&self) -> Promises;
 

@@ -156,6 +156,10 @@ impl Gates {
         &self.node
     }
 
+    pub(crate) async fn check(&self) -> Result<(), Error> {
+        self.session.check(self.lease).await
+    }
+
     /// Who holds and who waits.
     pub(crate) async fn inspect(&self, queue: Queue) -> Result<Inspection, Error> {
         let mut seen = self.session.inspect(queue.clone()).await?;

@@ -30,7 +30,7 @@
 //! # What differs
 //!
 //! * **The session is the lease.** A coordinator has one; its timeout is a quarter more than the lease. The servers bound it:
-//!   with a lease that is longer than their longest session (40 s by default) every call fails, and says so: raise
+//!   with a lease that is longer than their longest session (40 s by default) a check and every call fail, and say so: raise
 //!   `maxSessionTimeout`.
 //! * **There is no grace** after a stall of everything: whose session has ended is out.
 //! * **A try** takes a place in the line for a moment. Another try in that moment may be refused though there would have been
@@ -38,6 +38,13 @@
 //! * **A limit that is raised** while its process waits is seen by others who stand behind within half a lease, not at once.
 //! * **`inspect`** shows the whole lease as what is left of another process's ticket: how far it has run only the servers know.
 //! * **A wrong password** is not told apart from a missing right: ZooKeeper's `digest` scheme knows no wrong ones.
+//!
+//! # TLS
+//!
+//! With the feature `zookeeper-tls`, `ZooKeeper::tls` or a `zookeepers://` URL goes to the servers' `secureClientPort`. The client
+//! crate's own TLS would bring a second provider into the program, so it speaks plainly to a port of this machine instead, and
+//! from there everything goes over TLS. Only sockets of the process's own user get through that port, which takes Linux to
+//! see. A server may demand a client certificate (`ssl.clientAuth=need`): give it by `ZooKeeper::client_certificate`.
 //!
 //! # Rights
 //!

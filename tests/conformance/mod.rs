@@ -184,6 +184,8 @@ conformance!(redis: redis_rig::RedisRig);
 #[cfg(feature = "redis")]
 conformance!(redis_without_pushes: redis_rig::RedisRig<false>);
 #[cfg(feature = "redlock")]
+conformance!(redlock_of_3: redlock_rig::RedlockRig<3>, a mutex without a queue);
+#[cfg(feature = "redlock")]
 conformance!(redlock_of_5: redlock_rig::RedlockRig<5>, a mutex without a queue);
 #[cfg(feature = "redis-tls")]
 conformance!(redis_acl_over_tls: shared_redis_rig::SharedRig<shared_redis_rig::Tls>);

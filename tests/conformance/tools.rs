@@ -114,7 +114,7 @@ pub(super) async fn inspect_lists_at_most_a_thousand<R: Rig>(rig: &R) {
 pub(super) async fn check_and_promises<R: Rig>(rig: &R) {
     let a = rig.peer(1);
     // A push that is not allowed is worth an error here, though everything works without.
-    let checked = a.session.check().await;
+    let checked = a.session.check(R::LEASE).await;
     assert_eq!(checked.is_ok(), R::PUSHES || !R::QUEUES, "{checked:?}");
     let expected = Promises {
         fifo: R::QUEUES,

@@ -121,8 +121,8 @@ impl Session for Behind {
         self.session.evict(queue, ticket)
     }
 
-    fn check(&self) -> BoxFuture<'_, Result<(), Error>> {
-        self.session.check()
+    fn check(&self, lease: Duration) -> BoxFuture<'_, Result<(), Error>> {
+        self.session.check(lease)
     }
 
     fn promises(&self) -> Promises {
@@ -302,8 +302,8 @@ impl Session for Counting {
         self.session.evict(queue, ticket)
     }
 
-    fn check(&self) -> BoxFuture<'_, Result<(), Error>> {
-        self.session.check()
+    fn check(&self, lease: Duration) -> BoxFuture<'_, Result<(), Error>> {
+        self.session.check(lease)
     }
 
     fn promises(&self) -> Promises {

@@ -49,6 +49,11 @@ impl EtcdCluster {
         Self::start_as(1, &[], Some(authority))
     }
 
+    /// One that demands a certificate of this authority, too.
+    pub fn start_strict(authority: &Authority) -> Self {
+        Self::start_as(1, &["--client-cert-auth"], Some(authority))
+    }
+
     fn start_as(nodes: usize, args: &[&str], authority: Option<&Authority>) -> Self {
         for attempt in 0..10 {
             let mut cluster = Self {
@@ -214,6 +219,9 @@ impl EtcdCluster {
         let mut command = Command::new("etcd");
         if self.secure {
             let file = |name: &str| self.folder.path().join(name);
+            if self.args.iter().any(|arg| arg == "--client-cert-auth") {
+                command.arg("--trusted-ca-file").arg(file("ca.pem"));
+            }
             command.arg("--cert-file").arg(file("server.pem"));
             command.arg("--key-file").arg(file("server.key"));
         }

@@ -1,6 +1,7 @@
 //! The link: a connection to one of the servers, made anew, to the next one, whenever it fails.
 
 use super::wire::{self, Failure, Remedy};
+use crate::backend::tls::Tls;
 use crate::clock;
 use crate::error::{Error, ErrorKind};
 use etcd_client::{Client, ConnectOptions};
@@ -10,6 +11,8 @@ use std::future::Future;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpStream;
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, timeout};
 
@@ -30,6 +33,7 @@ const GIVEN_UP: u32 = 2;
 pub(super) struct Link {
     servers: Vec<String>,
     options: ConnectOptions,
+    tls: Option<Tls>,
     slot: Mutex<Slot>,
     /// Counts the connections: long streams over a former one are to be made anew.
     changes: watch::Sender<u64>,
@@ -81,10 +85,15 @@ struct UnderWay<'a> {
 // === impl Link ===
 
 impl Link {
-    pub(super) fn new(servers: Vec<String>, options: ConnectOptions) -> Arc<Self> {
+    pub(super) fn new(
+        servers: Vec<String>,
+        options: ConnectOptions,
+        tls: Option<Tls>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             servers,
             options,
+            tls,
             slot: Mutex::new(Slot {
                 at: 0,
                 state: State::Empty(None),
@@ -144,13 +153,33 @@ impl Link {
                 }
                 Ok(Err(error)) => match wire::failure(&error, &connection.server) {
                     (failure, Remedy::None) => return Err(failure),
-                    (failure, Remedy::Elsewhere) => last = Some(failure),
+                    (failure, Remedy::Elsewhere) => {
+                        last = Some(match wire::hung_up(&error) {
+                            true => self.refused(&connection.server).await.unwrap_or(failure),
+                            false => failure,
+                        });
+                    }
                 },
                 Err(_) => last = Some(wire::silent(&connection.server)),
             }
             self.discard(&connection);
         }
         Err(last.unwrap_or_else(|| wire::silent("no address")))
+    }
+
+    /// What a server that hung up has against us. It refuses a client's certificate only after the client thinks that all is
+    /// well, and the client crate may be at other things by then.
+    async fn refused(&self, server: &str) -> Option<Failure> {
+        let tls = self.tls.as_ref()?;
+        let listens = async {
+            let host = server.rsplit_once(':')?.0.trim_matches(['[', ']']);
+            let stream = TcpStream::connect(server).await.ok()?;
+            match tls.shake_hands(stream, host, &wire::ETCD, server).await {
+                Ok(mut stream) => wire::of_tls(&stream.read_u8().await.err()?, server),
+                Err(error) => Some(error),
+            }
+        };
+        timeout(TRY, listens).await.ok()?.map(Failure::Other)
     }
 
     /// A connection, for what is no single question.

@@ -11,6 +11,7 @@ mod tests;
 mod watch;
 mod wire;
 
+use crate::backend::tls::Tls;
 use crate::backend::{Backend, Call, Events, Inspection, Open, Promises, Reply, Session};
 use crate::error::{Error, ErrorKind};
 use crate::name::{Node, Queue};
@@ -76,8 +77,11 @@ pub struct Etcd {
     servers: Vec<String>,
     prefix: Arc<str>,
     user: Option<(String, String)>,
+    /// What the client crate takes.
     authority: Option<Certificate>,
     identity: Option<Identity>,
+    /// The same, `None` without TLS.
+    tls: Option<Tls>,
 }
 
 /// The session of one node. Its tasks end with it.
@@ -144,6 +148,7 @@ impl Etcd {
             ));
         }
         Ok(Self {
+            tls: (secure != 0).then(Tls::default),
             servers,
             prefix: PREFIX.into(),
             user: None,
@@ -215,8 +220,7 @@ impl Etcd {
     ///
     /// [`ErrorKind::InvalidConfig`] if there is no certificate in it, or the nodes are not asked over `https`.
     pub fn authority(mut self, pem: impl AsRef<[u8]>) -> Result<Self, Error> {
-        self.must_be_secure()?;
-        must_hold(pem.as_ref(), "-----BEGIN CERTIFICATE-----", "certificate")?;
+        self.tls()?.trust(pem.as_ref())?;
         self.authority = Some(Certificate::from_pem(pem));
         Ok(self)
     }
@@ -225,30 +229,21 @@ impl Etcd {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`] if they are missing, or the nodes are not asked over `https`.
+    /// [`ErrorKind::InvalidConfig`] if they cannot be read or do not belong together, or the nodes are not asked over `https`.
+    /// The message shows nothing of the key.
     pub fn client_certificate(
         mut self,
         chain: impl AsRef<[u8]>,
         key: impl AsRef<[u8]>,
     ) -> Result<Self, Error> {
-        self.must_be_secure()?;
-        must_hold(chain.as_ref(), "-----BEGIN CERTIFICATE-----", "certificate")?;
-        must_hold(key.as_ref(), "PRIVATE KEY-----", "private key")?;
+        self.tls()?.identify(chain.as_ref(), key.as_ref())?;
         self.identity = Some(Identity::from_pem(chain, key));
         Ok(self)
     }
 
-    fn is_secure(&self) -> bool {
-        self.servers.iter().any(|server| is_secure(server))
-    }
-
-    fn must_be_secure(&self) -> Result<(), Error> {
-        match self.is_secure() {
-            true => Ok(()),
-            false => Err(Error::config(
-                "certificates need https: give the etcd nodes as https://host:port",
-            )),
-        }
+    fn tls(&mut self) -> Result<&mut Tls, Error> {
+        const PLAIN: &str = "certificates need https: give the etcd nodes as https://host:port";
+        self.tls.as_mut().ok_or_else(|| Error::config(PLAIN))
     }
 
     fn options(&self) -> ConnectOptions {
@@ -261,7 +256,7 @@ impl Etcd {
         if let Some((name, password)) = &self.user {
             options = options.with_user(name, password);
         }
-        if self.is_secure() {
+        if self.tls.is_some() {
             let tls = match &self.authority {
                 Some(authority) => TlsOptions::new().ca_certificate(authority.clone()),
                 None => TlsOptions::new().with_native_roots(),
@@ -298,7 +293,7 @@ impl Etcd {
         let options = self.options();
         Arc::new(EtcdSession {
             inner: Arc::new(Inner {
-                link: Link::new(self.servers, options),
+                link: Link::new(self.servers, options, self.tls),
                 prefix: self.prefix,
                 node,
                 events,
@@ -332,14 +327,6 @@ fn address(endpoint: &str) -> Result<String, Error> {
         return Err(Error::config(FORM));
     }
     Ok(format!("{scheme}://{}:{port}", authority.host()))
-}
-
-/// Whether the rest is good shows when it is used; the error shows nothing of it.
-fn must_hold(pem: &[u8], mark: &str, what: &str) -> Result<(), Error> {
-    match String::from_utf8_lossy(pem).contains(mark) {
-        true => Ok(()),
-        false => Err(Error::config(format!("there is no {what} in this PEM"))),
-    }
 }
 
 fn is_secure(server: &str) -> bool {
@@ -437,7 +424,7 @@ impl Session for EtcdSession {
         })
     }
 
-    fn check(&self) -> BoxFuture<'_, Result<(), Error>> {
+    fn check(&self, _lease: Duration) -> BoxFuture<'_, Result<(), Error>> {
         Box::pin(async move { self.within(CHECKING, self.inner.check()).await })
     }
 

@@ -4,6 +4,7 @@ mod builder;
 mod faults;
 mod leases;
 mod rights;
+mod tls;
 
 use super::*;
 use crate::backend::support::etcd::EtcdCluster;

@@ -1,9 +1,16 @@
 //! What stands in etcd: keys, values, and what its errors mean.
 
 use super::line::{Line, Place};
+use crate::backend::tls::{self, System};
 use crate::error::{Error, ErrorKind};
 use crate::name::{Node, Queue};
 use etcd_client::{GetOptions, GetResponse, KeyValue};
+
+pub(super) const ETCD: System = System {
+    name: "etcd",
+    builder: "Etcd",
+    plain: "an http:// address",
+};
 
 /// Why a call has failed.
 #[derive(Clone, Debug)]
@@ -93,6 +100,9 @@ pub(super) fn failure(error: &etcd_client::Error, server: &str) -> (Failure, Rem
     use etcd_client::Error as E;
     match error {
         E::GRpcStatus(status) => {
+            if let Some(error) = of_tls(status, server) {
+                return (Failure::Other(error), Remedy::Elsewhere);
+            }
             let text = status.message();
             if text.contains("requested lease not found") {
                 return (Failure::LeaseGone, Remedy::None);
@@ -105,9 +115,34 @@ pub(super) fn failure(error: &etcd_client::Error, server: &str) -> (Failure, Rem
         E::LeaseKeepAliveError(text) if text.contains("not found") => {
             (Failure::LeaseGone, Remedy::None)
         }
-        E::TransportError(error) => (unavailable(server, &with_cause(error)), Remedy::Elsewhere),
+        E::TransportError(error) => {
+            let of_tls = of_tls(error, server).map(Failure::Other);
+            let failure = of_tls.unwrap_or_else(|| unavailable(server, &with_cause(error)));
+            (failure, Remedy::Elsewhere)
+        }
         other => (unavailable(server, &other.to_string()), Remedy::Elsewhere),
     }
+}
+
+/// What TLS has against it. Another server may have, or want, another certificate.
+pub(super) fn of_tls(error: &(dyn std::error::Error + 'static), server: &str) -> Option<Error> {
+    if let Some(said) = tls::said(error) {
+        return Some(tls::in_words(said, &ETCD, server));
+    }
+    // A client's certificate is refused after the client thinks that all is well: the words are all that is left of it.
+    let words = with_cause(error);
+    (words.contains("fatal alert")).then(|| tls::not_let_in(&words, &ETCD, server))
+}
+
+/// It closed the connection, and did not say why; or it did, and nobody has heard it.
+pub(super) fn hung_up(error: &etcd_client::Error) -> bool {
+    use etcd_client::Error as E;
+    let words = match error {
+        E::GRpcStatus(status) => with_cause(status),
+        E::TransportError(error) => with_cause(error),
+        _ => return false,
+    };
+    words.contains("closed") || words.contains("eof")
 }
 
 /// What etcd refuses for good, by its own words: its codes say less.

@@ -12,11 +12,11 @@ mod server;
 mod servers;
 #[cfg(test)]
 mod tests;
-#[cfg(feature = "redis-tls")]
-mod tls;
 mod url;
 pub(super) mod wire;
 
+#[cfg(feature = "redis-tls")]
+use crate::backend::tls::Tls;
 use crate::backend::{Backend, Call, Events, Inspection, Open, Outcome, Promises, Reply, Session};
 use crate::error::Error;
 use crate::name::{Node, Queue};
@@ -438,7 +438,7 @@ impl Place {
 
     /// The same TLS for all.
     #[cfg(feature = "redis-tls")]
-    fn tls(&mut self, set: impl FnOnce(&mut tls::Tls) -> Result<(), Error>) -> Result<(), Error> {
+    fn tls(&mut self, set: impl FnOnce(&mut Tls) -> Result<(), Error>) -> Result<(), Error> {
         let plain = || Error::config("this needs TLS, that is a rediss:// URL");
         let mut tls = self.servers()[0].tls().ok_or_else(plain)?.clone();
         set(&mut tls)?;
@@ -560,7 +560,7 @@ impl Session for RedisSession {
         Box::pin(async move { self.within(PATIENCE, self.take_out(&queue, &ticket)).await })
     }
 
-    fn check(&self) -> BoxFuture<'_, Result<(), Error>> {
+    fn check(&self, _lease: Duration) -> BoxFuture<'_, Result<(), Error>> {
         Box::pin(self.within(CHECKING, self.try_everything()))
     }
 

@@ -1,19 +1,32 @@
 //! One server: where it is, who we are there, and how a connection to it is made.
 
-#[cfg(feature = "redis-tls")]
-use super::tls::Tls;
 use super::wire;
+#[cfg(feature = "redis-tls")]
+use crate::backend::tls::{self, System, Tls};
 use crate::error::Error;
+#[cfg(feature = "redis-tls")]
+use redis::RedisError;
 use redis::aio::MultiplexedConnection;
+#[cfg(feature = "redis-tls")]
+use redis::io::tcp::socket2::SockRef;
 use redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
 use redis::{
     AsyncConnectionConfig, Client, ConnectionInfo, IntoConnectionInfo, ProtocolVersion,
     RedisConnectionInfo,
 };
 use std::time::Duration;
+#[cfg(feature = "redis-tls")]
+use tokio::net::TcpStream;
 
 const FORM: &str = "this is no URL of a Redis server: redis://[user:password@]host[:port][/db] is one, \
                     and so is redis+unix:///path/to/socket";
+
+#[cfg(feature = "redis-tls")]
+const REDIS: System = System {
+    name: "Redis",
+    builder: "Redis",
+    plain: "a redis:// URL",
+};
 
 /// Where a server is and who we are there.
 #[derive(Clone)]
@@ -248,17 +261,45 @@ impl Server {
         let redis::ConnectionAddr::Tcp(host, port) = info.addr() else {
             return Err(Error::config("TLS needs a host, not a socket"));
         };
-        let stream = tls.connect(host, *port, &self.name()).await?;
+        let failed = |error: RedisError| refused(&error, &self.name());
+        let stream = connect(host, *port).await;
+        let stream = stream.map_err(|error| failed(error.into()))?;
+        let stream = tls.shake_hands(stream, host, &REDIS, &self.name()).await?;
         let (redis, driver) =
             MultiplexedConnection::new_with_config(info.redis_settings(), stream, config.clone())
                 .await
-                .map_err(|error| tls.refused(&error, &self.name()))?;
+                .map_err(failed)?;
         let driver = tokio::spawn(driver).abort_handle();
         Ok(Stream {
             redis,
             _driver: Some(Driver(driver)),
         })
     }
+}
+
+/// A server may refuse a client's certificate only after the client thinks that all is well.
+#[cfg(feature = "redis-tls")]
+fn refused(error: &RedisError, server: &str) -> Error {
+    match tls::said(error) {
+        Some(said) => tls::in_words(said, &REDIS, server),
+        // By then the words are all that is left of it.
+        None if error.is_io_error() && wire::text(error).contains("fatal alert") => {
+            tls::not_let_in(&wire::text(error), &REDIS, server)
+        }
+        None => wire::error(error, server),
+    }
+}
+
+/// As the client crate connects without TLS.
+#[cfg(feature = "redis-tls")]
+async fn connect(host: &str, port: u16) -> std::io::Result<TcpStream> {
+    let stream = TcpStream::connect((host, port)).await?;
+    stream.set_nodelay(true)?;
+    let socket = SockRef::from(&stream);
+    socket.set_tcp_keepalive(&keepalive())?;
+    #[cfg(any(target_os = "android", target_os = "fuchsia", target_os = "linux"))]
+    socket.set_tcp_user_timeout(Some(UNACKNOWLEDGED))?;
+    Ok(stream)
 }
 
 /// Small messages go out at once, and a peer that vanished is noticed.
@@ -273,9 +314,9 @@ pub(super) fn tcp_settings() -> TcpSettings {
 
 /// How long what was sent may stay without a sign of its arrival.
 #[cfg(any(target_os = "android", target_os = "fuchsia", target_os = "linux"))]
-pub(super) const UNACKNOWLEDGED: Duration = Duration::from_secs(2);
+const UNACKNOWLEDGED: Duration = Duration::from_secs(2);
 
-pub(super) fn keepalive() -> TcpKeepalive {
+fn keepalive() -> TcpKeepalive {
     TcpKeepalive::new()
         .with_time(Duration::from_secs(5))
         .with_interval(Duration::from_secs(2))

@@ -507,7 +507,7 @@ impl Session for RedlockSession {
         Box::pin(async move { self.take_out(&queue, &ticket).await })
     }
 
-    fn check(&self) -> BoxFuture<'_, Result<(), Error>> {
+    fn check(&self, _lease: Duration) -> BoxFuture<'_, Result<(), Error>> {
         Box::pin(self.try_everything())
     }
 

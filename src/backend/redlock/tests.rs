@@ -5,6 +5,8 @@ mod check;
 mod faults;
 mod order;
 mod restarts;
+#[cfg(feature = "redis-tls")]
+mod tls;
 mod tokens;
 #[allow(unreachable_pub)]
 #[path = "../../../tests/support/witness.rs"]
@@ -76,9 +78,13 @@ async fn until(within: Duration, is_so: impl Fn() -> bool) {
 
 impl Peer {
     fn new(urls: &[String]) -> Self {
+        Self::of(redlock(urls))
+    }
+
+    fn of(redlock: Redlock) -> Self {
         let node = Node::of_this_process();
         Self {
-            session: Open::open(redlock(urls), node.clone(), Events::new(|_| {})),
+            session: Open::open(redlock, node.clone(), Events::new(|_| {})),
             node,
             number: 0,
             lease: LEASE,

@@ -4,6 +4,7 @@
 //! server has ended it a new one is made, and every ticket is lost.
 
 use super::room::Room;
+use super::way::Way;
 use super::{Settings, words};
 use crate::backend::{Event, Events};
 use crate::clock::now;
@@ -21,6 +22,8 @@ use zookeeper_client::{self as zk, Client, SessionInfo, SessionState};
 
 /// How long an attempt to connect may take.
 const CONNECTING: Duration = Duration::from_secs(2);
+/// A server of several that is silent for so long is left for another. So an attempt can meet one that is, and succeed.
+const SILENT: Duration = Duration::from_millis(800);
 /// An attempt that shows no end by then sits in a runtime that nobody drives.
 const STUCK: Duration = Duration::from_secs(3);
 /// After a failed attempt.
@@ -69,6 +72,7 @@ type Attempt = Shared<BoxFuture<'static, Option<Result<Arc<Live>, Error>>>>;
 /// A connection, which the client crate makes anew by itself as long as its runtime is driven and its session lives.
 pub(super) struct Live {
     pub(super) client: Client,
+    _way: Way,
     pub(super) epoch: u64,
     /// What was asked for: the server may have granted less.
     asked: Duration,
@@ -238,7 +242,7 @@ impl Link {
         let asked = lease + lease / 4;
         runtime.spawn(async move {
             let made = open(&link, &settings, asked, session, epoch).await;
-            let made = made.map(|client| Live::new(client, epoch, asked));
+            let made = made.map(|(client, way)| Live::new(client, way, epoch, asked));
             if let Some(link) = link.upgrade() {
                 // The slot first: whoever learns of the end finds it there.
                 let resumed = link.settle(epoch, &made);
@@ -321,13 +325,18 @@ async fn open(
     asked: Duration,
     session: Option<SessionInfo>,
     epoch: u64,
-) -> Result<Client, Error> {
+) -> Result<(Client, Way), Error> {
+    let way = Way::open(settings).await?;
     let connector = || {
         let connector = Client::connector()
             .with_session_timeout(asked)
             .with_fail_eagerly()
             // Else a connection that was replaced would end the session of the one that replaced it.
             .with_detached();
+        let connector = match settings.servers.contains(',') {
+            true => connector.with_connection_timeout(SILENT),
+            false => connector,
+        };
         match &settings.digest {
             Some(digest) => connector.with_auth("digest", digest.as_bytes()),
             None => connector,
@@ -337,7 +346,7 @@ async fn open(
         if let Some(session) = session {
             match connector()
                 .with_session(session)
-                .connect(&settings.servers)
+                .connect(&way.servers)
                 .await
             {
                 Err(zk::Error::SessionExpired) => {
@@ -348,10 +357,14 @@ async fn open(
                 other => return other,
             }
         }
-        connector().connect(&settings.servers).await
+        connector().connect(&way.servers).await
     };
     match tokio::time::timeout(CONNECTING, work).await {
-        Ok(made) => made.map_err(|error| words::error(&error, &settings.servers, "connect")),
+        Ok(Ok(client)) => Ok((client, way)),
+        Ok(Err(error)) => {
+            let why = way.why(&error);
+            Err(why.unwrap_or_else(|| words::error(&error, &settings.servers, "connect")))
+        }
         Err(_) => Err(words::silent(&settings.servers)),
     }
 }
@@ -399,10 +412,11 @@ impl State {
 // === impl Live ===
 
 impl Live {
-    fn new(client: Client, epoch: u64, asked: Duration) -> Arc<Self> {
+    fn new(client: Client, way: Way, epoch: u64, asked: Duration) -> Arc<Self> {
         let (replaces, replaced) = watch::channel(());
         Arc::new(Self {
             client,
+            _way: way,
             epoch,
             asked,
             over: Arc::default(),

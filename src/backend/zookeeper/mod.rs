@@ -7,8 +7,11 @@ mod room;
 #[cfg(test)]
 mod tests;
 mod watch;
+mod way;
 mod words;
 
+#[cfg(feature = "zookeeper-tls")]
+use super::tls::Tls;
 use super::{Backend, Call, Events, Inspection, Open, Promises, Reply, Session};
 use crate::error::Error;
 use crate::name::{Node, Queue};
@@ -56,7 +59,7 @@ const CHECKING: Duration = Duration::from_secs(3);
 ///
 /// A process has one session, whose timeout is a quarter longer than the coordinator's lease and within the bounds of the
 /// server (by default 4 s to 40 s). A process that dies is out when its session is: after that time, rounded up to the
-/// server's tick. With a lease that is longer than the longest session every call fails and says so: raise
+/// server's tick. With a lease that is longer than the longest session a check and every call fail and say so: raise
 /// `maxSessionTimeout`. When a session ends, every permit of its process is lost at once.
 ///
 /// What it promises, and what differs from other backends, is a page of the [guide](crate::guide::zookeeper).
@@ -73,6 +76,8 @@ struct Settings {
     prefix: Arc<str>,
     /// `user:password`.
     digest: Option<Arc<str>>,
+    #[cfg(feature = "zookeeper-tls")]
+    tls: Option<Tls>,
 }
 
 /// The session of one node.
@@ -101,11 +106,17 @@ impl ZooKeeper {
         let fine_node = |node: &str| {
             !matches!(node, "" | "." | ".." | "zookeeper") && !node.contains(char::is_control)
         };
-        if !servers.split(',').all(is_server) || !chroot.split('/').skip(1).all(fine_node) {
+        let known: Option<Vec<_>> = servers.split(',').map(host_and_port).collect();
+        let Some(known) = known.filter(|_| chroot.split('/').skip(1).all(fine_node)) else {
             return Err(Error::config(
                 "these are no servers of a ZooKeeper ensemble: host1:2181,host2:2181,host3:2181/chroot is how they are written, \
                  where all but one host may be left out",
             ));
+        };
+        if let Some((host, port)) = twice(&known) {
+            return Err(Error::config(format!(
+                "the ZooKeeper server {host}:{port} is given twice"
+            )));
         }
         Ok(Self {
             settings: Settings {
@@ -113,19 +124,98 @@ impl ZooKeeper {
                 chroot: chroot.into(),
                 prefix: PREFIX.into(),
                 digest: None,
+                #[cfg(feature = "zookeeper-tls")]
+                tls: None,
             },
         })
     }
 
-    /// `zookeeper://[user:password@]servers[/chroot]`, user and password percent-encoded.
+    /// `zookeeper://[user:password@]servers[/chroot]`, user and password percent-encoded; `zookeepers://…` over TLS.
     pub(crate) fn of_url(url: &str) -> Result<Self, Error> {
-        let rest = url.strip_prefix("zookeeper://").unwrap_or_default();
-        let Some((user, servers)) = rest.rsplit_once('@') else {
-            return Self::new(rest);
+        let (scheme, rest) = url.split_once("://").unwrap_or_default();
+        let (user, servers) = match rest.rsplit_once('@') {
+            Some((user, servers)) => (Some(user), servers),
+            None => (None, rest),
+        };
+        let zookeeper = Self::new(servers)?;
+        let secure = scheme == "zookeepers";
+        #[cfg(feature = "zookeeper-tls")]
+        let zookeeper = if secure { zookeeper.tls()? } else { zookeeper };
+        #[cfg(not(feature = "zookeeper-tls"))]
+        if secure {
+            return Err(Error::config(
+                "TLS is not built in: a zookeepers:// URL needs the feature zookeeper-tls of tower-permit",
+            ));
+        }
+        let Some(user) = user else {
+            return Ok(zookeeper);
         };
         let (user, password) = user.split_once(':').unwrap_or((user, ""));
         let decode = |text| percent_encoding::percent_decode_str(text).decode_utf8_lossy();
-        Self::new(servers)?.auth(decode(user), decode(password))
+        zookeeper.auth(decode(user), decode(password))
+    }
+
+    /// Over TLS, to the servers' `secureClientPort`. Their certificates are always checked, their names too, against the
+    /// authorities that the system trusts, or [`authority`](Self::authority).
+    ///
+    /// ```no_run
+    /// use tower_permit::ZooKeeper;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let zookeeper = ZooKeeper::new("zk1:2281,zk2:2281,zk3:2281")?
+    ///     .tls()?
+    ///     .authority(std::fs::read("ca.pem")?)?
+    ///     .client_certificate(std::fs::read("me.pem")?, std::fs::read("me.key")?)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// TLS is that of `rustls` with `ring`, as everywhere in this crate. The ZooKeeper client below it speaks plainly to a port
+    /// of this machine, and this crate carries that over TLS to the servers; it lets in only sockets of the same user,
+    /// which it can see on Linux.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidConfig`](crate::ErrorKind::InvalidConfig) elsewhere than on Linux.
+    #[cfg(feature = "zookeeper-tls")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "zookeeper-tls")))]
+    pub fn tls(mut self) -> Result<Self, Error> {
+        if cfg!(not(target_os = "linux")) {
+            return Err(Error::config("TLS to ZooKeeper needs Linux"));
+        }
+        self.settings.tls.get_or_insert_default();
+        Ok(self)
+    }
+
+    /// Trusts this authority (a certificate in PEM, or several) instead of those that the system trusts. Only over
+    /// [`tls`](Self::tls).
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidConfig`](crate::ErrorKind::InvalidConfig) if there is no certificate in it, or without TLS.
+    #[cfg(feature = "zookeeper-tls")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "zookeeper-tls")))]
+    pub fn authority(mut self, pem: impl AsRef<[u8]>) -> Result<Self, Error> {
+        self.settings.tls()?.trust(pem.as_ref())?;
+        Ok(self)
+    }
+
+    /// Shows a certificate (PEM, with those between it and its authority) to servers that want one; and its private key (PEM).
+    /// Only over [`tls`](Self::tls).
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidConfig`](crate::ErrorKind::InvalidConfig) if they cannot be read or do not belong together, or without TLS.
+    /// The message shows nothing of the key.
+    #[cfg(feature = "zookeeper-tls")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "zookeeper-tls")))]
+    pub fn client_certificate(
+        mut self,
+        chain: impl AsRef<[u8]>,
+        key: impl AsRef<[u8]>,
+    ) -> Result<Self, Error> {
+        (self.settings.tls()?).identify(chain.as_ref(), key.as_ref())?;
+        Ok(self)
     }
 
     /// Who we are, by ZooKeeper's `digest` scheme. Every node that we create is then for this user only.
@@ -165,19 +255,27 @@ impl ZooKeeper {
     }
 }
 
-fn is_server(server: &str) -> bool {
+fn twice<'a>(servers: &[(&'a str, u16)]) -> Option<(&'a str, u16)> {
+    let again = |(at, server)| servers[..at].contains(&server);
+    let mut all = servers.iter().copied().enumerate();
+    all.find(|it| again(*it)).map(|(_, server)| server)
+}
+
+/// The port is 2181 if not given. `None` if it is no server.
+fn host_and_port(server: &str) -> Option<(&str, u16)> {
     let (host, port) = match server.rsplit_once(':') {
         Some((host, port)) if !host.contains(':') || host.ends_with(']') => (host, port),
         Some(_) if server.ends_with(']') => (server, "2181"),
-        Some(_) => return false,
+        Some(_) => return None,
         None => (server, "2181"),
     };
     let host = match host.strip_prefix('[') {
-        Some(host) => host.strip_suffix(']').unwrap_or_default(),
+        Some(host) => host.strip_suffix(']')?,
         None => host,
     };
     let fits = |c: char| c.is_alphanumeric() || ".-_:%".contains(c);
-    !host.is_empty() && host.chars().all(fits) && port.parse::<u16>().is_ok_and(|port| port > 0)
+    let port = port.parse().ok().filter(|port| *port > 0)?;
+    (!host.is_empty() && host.chars().all(fits)).then_some((host, port))
 }
 
 impl fmt::Debug for ZooKeeper {
@@ -204,6 +302,13 @@ impl Open for ZooKeeper {
 impl Settings {
     fn base(&self) -> String {
         format!("{}/{}", self.chroot, self.prefix)
+    }
+
+    #[cfg(feature = "zookeeper-tls")]
+    fn tls(&mut self) -> Result<&mut Tls, Error> {
+        const PLAIN: &str =
+            "certificates need TLS: say ZooKeeper::tls before, or give a zookeepers:// URL";
+        self.tls.as_mut().ok_or_else(|| Error::config(PLAIN))
     }
 }
 
@@ -236,8 +341,8 @@ impl Session for ZooKeeperSession {
         })
     }
 
-    fn check(&self) -> BoxFuture<'_, Result<(), Error>> {
-        Box::pin(self.within(CHECKING, self.link.check()))
+    fn check(&self, lease: Duration) -> BoxFuture<'_, Result<(), Error>> {
+        Box::pin(self.within(CHECKING, self.link.check(lease)))
     }
 
     fn promises(&self) -> Promises {

@@ -243,8 +243,8 @@ impl Link {
     }
 
     /// Everything that will be needed, once.
-    pub(super) async fn check(self: &Arc<Self>) -> Result<(), Error> {
-        let work = self.live(None).await?;
+    pub(super) async fn check(self: &Arc<Self>, lease: Duration) -> Result<(), Error> {
+        let work = self.live(Some(lease)).await?;
         let client = work.client();
         let queue = Queue::limit(format!("check:{}", self.node.as_str()).as_bytes())?;
         let parent = self.parent(&queue);

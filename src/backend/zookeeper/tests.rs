@@ -6,6 +6,8 @@ mod connection;
 mod ensemble;
 mod rights;
 mod sessions;
+#[cfg(feature = "zookeeper-tls")]
+mod tls;
 
 use super::link::Link;
 use super::*;
@@ -17,7 +19,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout};
-use zookeeper_client::Client;
+use zookeeper_client::{Acls, Client, CreateMode};
 
 const LEASE: Duration = Duration::from_secs(10);
 const SECOND: Duration = Duration::from_secs(1);
@@ -49,6 +51,13 @@ fn own_prefix() -> String {
 fn zookeeper(servers: impl AsRef<str>) -> ZooKeeper {
     let zookeeper = ZooKeeper::new(servers).unwrap();
     zookeeper.prefix(own_prefix()).unwrap()
+}
+
+/// Sees to it that the container of the name is there, and stays: the server takes out one that is empty.
+async fn anchor(zookeeper: &ZooKeeper, operator: &Client) {
+    let anchor = format!("{}/mutex:name/anchor", zookeeper.settings.base());
+    let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
+    while operator.mkdir(&anchor, &options).await.is_err() {}
 }
 
 fn queue() -> Queue {

@@ -43,7 +43,7 @@ pub(super) fn error(error: &zk::Error, servers: &str, act: &str) -> Error {
         ),
         zk::Error::NoHosts | zk::Error::Timeout => (
             ErrorKind::Unavailable,
-            format!("ZooKeeper at {servers} cannot be reached"),
+            format!("ZooKeeper at {servers} cannot be reached, or hangs up as a port for TLS does"),
         ),
         zk::Error::SessionExpired | zk::Error::SessionMoved => (
             ErrorKind::Unavailable,

@@ -1,7 +1,4 @@
 use super::*;
-use crate::backend::support::certificates::Authority;
-
-const PEM: &str = "-----BEGIN CERTIFICATE-----";
 
 #[test]
 fn good_addresses_in_every_form() {
@@ -43,7 +40,7 @@ fn a_url_names_the_nodes_and_the_user() {
     let etcd = Etcd::of_url("etcd://me:s%40crt@a:1,b:2").unwrap();
     assert_eq!(etcd.servers, ["http://a:1", "http://b:2"]);
     assert_eq!(etcd.user, Some(("me".to_owned(), "s@crt".to_owned())));
-    assert!(Etcd::of_url("etcds://a:1/").unwrap().is_secure());
+    assert!(Etcd::of_url("etcds://a:1/").unwrap().tls.is_some());
     for bad in [
         "",
         "etcd:",
@@ -73,17 +70,6 @@ fn prefixes_are_checked() {
 }
 
 #[test]
-fn certificates_need_https() {
-    let plain = || Etcd::new(["h:1"]).unwrap();
-    assert!(plain().authority(PEM).is_err());
-    assert!(plain().client_certificate(PEM, PEM).is_err());
-    let secure = Etcd::new(["https://h:1"]).unwrap();
-    assert!(secure.clone().authority(PEM).is_ok());
-    assert!(secure.clone().authority("secret").is_err());
-    assert!(secure.client_certificate(PEM, "secret").is_err());
-}
-
-#[test]
 fn debug_shows_no_password() {
     let shown = format!(
         "{:?}",
@@ -96,24 +82,7 @@ fn debug_shows_no_password() {
 #[tokio::test]
 async fn a_node_that_is_not_there_is_named() {
     let nobody = Peer::at(Etcd::new(["127.0.0.1:1"]).unwrap());
-    let error = nobody.session.check().await.unwrap_err();
+    let error = nobody.session.check(LEASE).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert!(error.to_string().contains("127.0.0.1:1"), "{error}");
-}
-
-#[tokio::test]
-async fn over_tls_with_an_authority_of_its_own() {
-    let authority = Authority::new();
-    let cluster = EtcdCluster::start_secure(&authority);
-    let url = || format!("https://{}", cluster.endpoint(0));
-    let etcd = Etcd::new([url()]).unwrap();
-    let a = Peer::at(etcd.clone().authority(authority.pem()).unwrap());
-    a.session.check().await.unwrap();
-    assert!(is_held(&a.enter(&[1]).await));
-
-    let stranger = Peer::at(etcd).session.check().await.unwrap_err();
-    assert_eq!(stranger.kind(), ErrorKind::Unavailable);
-    assert!(stranger.to_string().contains("certificate"), "{stranger}");
-    let plain = Peer::of(&cluster).session.check().await.unwrap_err();
-    assert_eq!(plain.kind(), ErrorKind::Unavailable);
 }

@@ -47,7 +47,7 @@ async fn one_endpoint_is_down_from_the_start() {
     let a = Peer::of(&cluster);
     let took = until_held(&a, 1, Duration::from_secs(5)).await;
     assert!(took < Duration::from_secs(2), "{took:?}");
-    a.session.check().await.unwrap();
+    a.session.check(LEASE).await.unwrap();
 }
 
 #[tokio::test]
@@ -57,7 +57,7 @@ async fn without_a_majority_nobody_gets_in_and_nobody_waits_for_ever() {
     let first = until_token(&b, 1, Duration::from_secs(5)).await;
     assert_eq!(b.leave(&[1]).await, [true]);
     let a = Peer::of(&cluster);
-    a.session.check().await.unwrap();
+    a.session.check(LEASE).await.unwrap();
     cluster.pause(1);
     cluster.pause(2);
     let start = std::time::Instant::now();
@@ -71,6 +71,27 @@ async fn without_a_majority_nobody_gets_in_and_nobody_waits_for_ever() {
     cluster.resume(1);
     cluster.resume(2);
     assert!(until_token(&a, 1, Duration::from_secs(5)).await > first);
+}
+
+#[tokio::test]
+async fn a_check_of_a_cluster_that_is_half_there_is_answered_soon() {
+    let cluster = EtcdCluster::start(3);
+    let check = async || {
+        let start = std::time::Instant::now();
+        let checked = Peer::of(&cluster).session.check(LEASE).await;
+        assert!(start.elapsed() < CHECKING + Duration::from_millis(500));
+        checked
+    };
+    let leader = cluster.leader();
+    cluster.pause((leader + 1) % 3);
+    check().await.unwrap();
+    cluster.pause((leader + 2) % 3);
+    let error = check().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert!(error.to_string().contains("etcd"), "{error}");
+    cluster.pause(leader);
+    let error = check().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
 }
 
 #[tokio::test]

@@ -39,7 +39,7 @@ async fn rights_are_told_in_plain_words() {
             .prefix("shop")
             .unwrap()
     };
-    let check = async |etcd: Etcd| Peer::at(etcd).session.check().await;
+    let check = async |etcd: Etcd| Peer::at(etcd).session.check(LEASE).await;
 
     check(etcd().credentials("me", "secret")).await.unwrap();
     for (wrong, says) in [
@@ -103,7 +103,7 @@ async fn a_user_where_there_is_no_authentication_is_told() {
     let etcd = Etcd::new(cluster.endpoints())
         .unwrap()
         .credentials("me", "secret");
-    let error = Peer::at(etcd).session.check().await.unwrap_err();
+    let error = Peer::at(etcd).session.check(LEASE).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
     assert!(error.to_string().contains("no authentication"), "{error}");
 }

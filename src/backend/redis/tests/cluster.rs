@@ -61,7 +61,7 @@ fn all_keys_of_a_name_are_in_one_slot() {
 async fn names_are_at_their_nodes_and_pushes_come_once() {
     let cluster = RedisCluster::start(3, false);
     let (a, mut b) = (Peer::of(redis(&cluster)), Peer::of(redis(&cluster)));
-    a.session.check().await.unwrap();
+    a.session.check(LEASE).await.unwrap();
     for node in &cluster.nodes {
         assert_eq!(node.command(&["DBSIZE"]).int(), 0);
     }
@@ -157,7 +157,7 @@ async fn what_is_wrong_is_said_soon() {
     let single = RedisServer::start();
     let check = async |redis: Redis| {
         let start = Instant::now();
-        let error = Peer::of(redis).session.check().await.unwrap_err();
+        let error = Peer::of(redis).session.check(LEASE).await.unwrap_err();
         assert!(start.elapsed() < CHECKING + Duration::from_millis(500));
         error
     };
@@ -171,7 +171,7 @@ async fn what_is_wrong_is_said_soon() {
     assert!(!wrong.to_string().contains("hush"), "{wrong}");
     let list = cluster.addresses().join(",");
     let by_url = Redis::of_any_url(&format!("redis+cluster://{list}")).unwrap();
-    Peer::of(by_url).session.check().await.unwrap();
+    Peer::of(by_url).session.check(LEASE).await.unwrap();
     // For one server, asked about names of others.
     let one = Peer::new(&cluster.nodes[0].url());
     let elsewhere = queue_at(&cluster, cluster.nodes[1].port());
@@ -203,7 +203,7 @@ async fn what_is_wrong_is_said_soon() {
     }
     Peer::of(redis(&cluster).credentials("u", "hush"))
         .session
-        .check()
+        .check(LEASE)
         .await
         .unwrap();
 

@@ -82,7 +82,7 @@ async fn an_attempt_to_connect_has_an_end() {
     let error = a.try_to_enter(&[1]).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert!(start.elapsed() < Duration::from_millis(2500));
-    let error = a.session.check().await.unwrap_err();
+    let error = a.session.check(LEASE).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     server.resume();
 }
@@ -102,7 +102,7 @@ async fn sockets_databases_and_full_houses() {
     a.leave(&[1]).await;
     assert_eq!(b.granted().await.ticket, 1);
     assert_eq!(server.command(&["DBSIZE"]).int(), 0);
-    a.session.check().await.unwrap();
+    a.session.check(LEASE).await.unwrap();
 
     let none = Peer::new(&format!("{}/99", server.url()));
     let error = none.try_to_enter(&[1]).await.unwrap_err();

@@ -18,7 +18,7 @@ async fn the_least_rights_are_enough() {
     );
     let lease = Duration::from_millis(500);
     let (a, mut b) = (Peer::new(&url).lease(lease), Peer::new(&url).lease(lease));
-    a.session.check().await.unwrap();
+    a.session.check(LEASE).await.unwrap();
     assert_eq!(server.command(&["DBSIZE"]).int(), 0);
     let dead = Peer::new(&url).lease(lease);
     dead.enter(&[1]).await;
@@ -47,7 +47,7 @@ async fn each_missing_right_is_named() {
         let minus = right.replace('+', "-");
         server.command(&["ACL", "SETUSER", "u", &minus]);
         server.command(&["SCRIPT", "FLUSH"]);
-        let error = Peer::new(&url).session.check().await.unwrap_err();
+        let error = Peer::new(&url).session.check(LEASE).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Denied, "{right}: {error}");
         let said = error.to_string().to_lowercase();
         assert!(said.contains(&right[1..]), "{right}: {error}");
@@ -64,7 +64,7 @@ async fn each_missing_right_is_named() {
     }
     let error = Peer::new(&server.url_of("u", "wrong"))
         .session
-        .check()
+        .check(LEASE)
         .await
         .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied);

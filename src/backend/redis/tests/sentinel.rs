@@ -14,7 +14,7 @@ async fn refused(redis: Redis, kind: ErrorKind, words: &str) {
     for check in [true, false] {
         let start = Instant::now();
         let error = match check {
-            true => a.session.check().await.unwrap_err(),
+            true => a.session.check(LEASE).await.unwrap_err(),
             false => a.try_to_enter(&[1]).await.unwrap_err(),
         };
         assert_eq!(error.kind(), kind, "{error}");
@@ -49,7 +49,7 @@ async fn what_is_wrong_is_said_soon() {
             .unwrap(),
         ),
     );
-    a.session.check().await.unwrap();
+    a.session.check(LEASE).await.unwrap();
     a.enter(&[1]).await;
     assert_eq!(b.enter(&[1]).await.entered, WAITING);
     a.leave(&[1]).await;
@@ -58,7 +58,7 @@ async fn what_is_wrong_is_said_soon() {
     let list = set.addresses().join(",");
     let url = format!("redis+sentinel://:secret@{list}/{MASTER}/0?sentinel_password=hush");
     let by_url = Redis::of_any_url(&url).unwrap();
-    Peer::of(by_url).session.check().await.unwrap();
+    Peer::of(by_url).session.check(LEASE).await.unwrap();
     let unknown = redis(&good, "nobody", "secret");
     refused(
         unknown,
@@ -94,18 +94,18 @@ async fn what_is_wrong_is_said_soon() {
     .await;
     let silent = redis(&good, MASTER, "secret");
     set.sentinels[0].pause();
-    Peer::of(silent.clone()).session.check().await.unwrap();
+    Peer::of(silent.clone()).session.check(LEASE).await.unwrap();
     for sentinel in &set.sentinels {
         sentinel.pause();
     }
     refused(silent, ErrorKind::Unavailable, "none of the sentinels").await;
     // Who is connected already does not need them.
-    a.session.check().await.unwrap();
+    a.session.check(LEASE).await.unwrap();
     for sentinel in &mut set.sentinels {
         sentinel.resume();
         sentinel.kill();
     }
-    a.session.check().await.unwrap();
+    a.session.check(LEASE).await.unwrap();
 }
 
 /// The old master lives on as a replica, or is asked before anybody has told it: it is never taken for the master.

@@ -45,7 +45,7 @@ impl Place {
 async fn refused(redis: Redis, kind: ErrorKind, words: &str) {
     let a = Peer::of(redis);
     for error in [
-        a.session.check().await.unwrap_err(),
+        a.session.check(LEASE).await.unwrap_err(),
         a.try_to_enter(&[1]).await.unwrap_err(),
     ] {
         assert_eq!(error.kind(), kind, "{error}");
@@ -57,7 +57,7 @@ async fn refused(redis: Redis, kind: ErrorKind, words: &str) {
 async fn a_certificate_is_shown_and_one_is_checked() {
     let place = Place::start(&[]);
     let (a, mut b) = (Peer::of(place.whole()), Peer::of(place.whole()));
-    a.session.check().await.unwrap();
+    a.session.check(LEASE).await.unwrap();
     a.enter(&[1]).await;
     assert_eq!(b.enter(&[1]).await.entered, WAITING);
     a.leave(&[1]).await;
@@ -76,7 +76,7 @@ async fn a_certificate_is_shown_and_one_is_checked() {
     refused(other, ErrorKind::Incompatible, "authority").await;
     let both = [place.authority.pem(), Authority::new().pem()].concat();
     let two = place.whole().authority(both).unwrap();
-    Peer::of(two).session.check().await.unwrap();
+    Peer::of(two).session.check(LEASE).await.unwrap();
 }
 
 #[tokio::test]
@@ -89,7 +89,7 @@ async fn other_names_and_other_ports_are_said() {
         .authority(place.authority.pem())
         .unwrap();
     let a = Peer::of(plain);
-    let error = a.session.check().await.unwrap_err();
+    let error = a.session.check(LEASE).await.unwrap_err();
     assert!(
         matches!(
             error.kind(),
@@ -98,7 +98,7 @@ async fn other_names_and_other_ports_are_said() {
         "{error}"
     );
     let url = format!("redis://127.0.0.1:{}", place.server.tls_port());
-    let error = Peer::new(&url).session.check().await.unwrap_err();
+    let error = Peer::new(&url).session.check(LEASE).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
 }
 
@@ -117,11 +117,11 @@ async fn a_link_over_tls_mends_like_any_other() {
     place.server.resume();
     assert_eq!(plain(&a.enter(&[3]).await.entered), WAITING);
     place.server.stop();
-    let error = a.session.check().await.unwrap_err();
+    let error = a.session.check(LEASE).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     place.server.restart();
     let wrong = place.trusting().credentials("nobody", "wrong");
-    let error = Peer::of(wrong).session.check().await.unwrap_err();
+    let error = Peer::of(wrong).session.check(LEASE).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
     assert!(!error.to_string().contains("wrong "), "{error}");
 }
@@ -138,7 +138,11 @@ async fn nothing_is_chosen_for_the_whole_process() {
         return;
     }
     let place = Place::start(&["--tls-auth-clients", "no"]);
-    Peer::of(place.trusting()).session.check().await.unwrap();
+    Peer::of(place.trusting())
+        .session
+        .check(LEASE)
+        .await
+        .unwrap();
     assert!(rustls::crypto::CryptoProvider::get_default().is_none());
 }
 
@@ -191,7 +195,7 @@ async fn sentinels_and_their_master_over_tls() {
     let trusting = redis.clone().authority(authority.pem()).unwrap();
     let whole = trusting.client_certificate(&me.chain, &me.key).unwrap();
     let (a, mut b) = (Peer::of(whole.clone()), Peer::of(whole));
-    a.session.check().await.unwrap();
+    a.session.check(LEASE).await.unwrap();
     a.enter(&[1]).await;
     assert_eq!(b.enter(&[1]).await.entered, WAITING);
     a.leave(&[1]).await;
@@ -211,7 +215,7 @@ async fn a_cluster_over_tls() {
     let trusting = redis.clone().authority(authority.pem()).unwrap();
     let whole = trusting.client_certificate(&me.chain, &me.key).unwrap();
     let (a, mut b) = (Peer::of(whole.clone()), Peer::of(whole));
-    a.session.check().await.unwrap(); // at each node
+    a.session.check(LEASE).await.unwrap(); // at each node
     a.enter(&[1]).await;
     assert_eq!(b.enter(&[1]).await.entered, WAITING);
     a.leave(&[1]).await;

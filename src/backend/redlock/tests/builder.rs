@@ -113,6 +113,6 @@ fn without_a_runtime_an_error_says_so() {
     );
     let error = futures_util::future::FutureExt::now_or_never(a.session.inspect(queue()));
     assert_eq!(error.unwrap().unwrap_err().kind(), ErrorKind::NoRuntime);
-    let error = futures_util::future::FutureExt::now_or_never(a.session.check());
+    let error = futures_util::future::FutureExt::now_or_never(a.session.check(LEASE));
     assert_eq!(error.unwrap().unwrap_err().kind(), ErrorKind::NoRuntime);
 }

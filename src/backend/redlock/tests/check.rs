@@ -17,7 +17,7 @@ async fn the_least_rights_are_enough_and_a_check_leaves_the_marker_only() {
     let servers = servers(3);
     let urls: Vec<String> = servers.iter().map(|it| user(it, RIGHTS)).collect();
     let mut a = Peer::new(&urls);
-    a.session.check().await.unwrap();
+    a.session.check(LEASE).await.unwrap();
     for server in &servers {
         assert_eq!(server.command(&["KEYS", "*"]).list(), [MARKER]);
     }
@@ -36,7 +36,7 @@ async fn each_missing_right_is_named() {
         let mut urls = urls(&servers);
         urls[1] = user(&servers[1], &format!("{RIGHTS} -{}", &right[1..]));
         servers[1].command(&["SCRIPT", "FLUSH"]);
-        let error = Peer::new(&urls).session.check().await.unwrap_err();
+        let error = Peer::new(&urls).session.check(LEASE).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Denied, "{right}: {error}");
         let said = error.to_string().to_lowercase();
         assert!(said.contains(&right[1..]), "{right}: {error}");
@@ -53,7 +53,7 @@ async fn every_bad_server_is_named_and_the_others_are_not() {
     servers[1].kill();
     servers[4].pause();
     let start = Instant::now();
-    let error = Peer::new(&urls).session.check().await.unwrap_err();
+    let error = Peer::new(&urls).session.check(LEASE).await.unwrap_err();
     assert!(start.elapsed() < Duration::from_secs(4));
     let said = error.to_string();
     assert!(said.starts_with("3 of 5 servers"), "{said}");
@@ -69,11 +69,30 @@ async fn every_bad_server_is_named_and_the_others_are_not() {
 }
 
 #[tokio::test]
+async fn a_wrong_password_is_said_at_a_check_and_in_a_call() {
+    let servers: Vec<RedisServer> = (0..3)
+        .map(|_| RedisServer::start_with(&["--requirepass", "secret"]))
+        .collect();
+    let urls: Vec<String> = servers.iter().map(|it| it.url_of("", "mistaken")).collect();
+    let mut a = Peer::new(&urls);
+    let start = Instant::now();
+    for error in [
+        a.session.check(LEASE).await.unwrap_err(),
+        a.try_to_enter(1).await.unwrap_err(),
+    ] {
+        assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+        assert!(error.to_string().contains("refuses us"), "{error}");
+        assert!(!format!("{error:?}").contains("mistaken"), "{error:?}");
+    }
+    assert!(start.elapsed() < CHECKING, "{:?}", start.elapsed());
+}
+
+#[tokio::test]
 async fn two_names_of_one_server_are_found() {
     let servers = servers(2);
     let mut urls = urls(&servers);
     urls.push(format!("redis://localhost:{}", servers[0].port()));
-    let error = Peer::new(&urls).session.check().await.unwrap_err();
+    let error = Peer::new(&urls).session.check(LEASE).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidConfig);
     let said = error.to_string();
     assert!(

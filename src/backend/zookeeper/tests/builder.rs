@@ -29,6 +29,7 @@ fn servers_are_checked_when_given() {
         "user:secret@zk1:2181",
         "zookeeper://zk1",
         "zk 1",
+        "zk1,zk2,zk1:2181",
     ] {
         let error = ZooKeeper::new(bad).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{bad}");
@@ -51,6 +52,7 @@ fn a_url_is_as_good() {
         "zookeeper:zk1",
         "zookeeper://u:secret@",
         "zookeeper://:secret@h",
+        "zookeeper://u:secret@h,h",
     ] {
         let error = crate::AnyBackend::from_url(bad).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{bad}");

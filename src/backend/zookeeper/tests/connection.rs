@@ -2,16 +2,12 @@
 
 use super::*;
 use crate::backend::support::proxy::{Mode, Proxy, Way};
-use zookeeper_client::{Acls, CreateMode};
 
 async fn behind_proxy() -> (Proxy, Peer, Peer) {
     let proxy = Proxy::start(server().port(0)).await;
     let direct = zookeeper(server().connect_string());
-    // So that the container is there, and stays.
     let operator = Client::connect(&server().connect_string()).await.unwrap();
-    let anchor = format!("{}/mutex:name/anchor", direct.settings.base());
-    let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
-    operator.mkdir(&anchor, &options).await.unwrap();
+    anchor(&direct, &operator).await;
     let mut cut = direct.clone();
     cut.settings.servers = proxy.address().into();
     (proxy, Peer::new(&cut), Peer::new(&direct))

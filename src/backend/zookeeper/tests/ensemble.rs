@@ -66,6 +66,38 @@ async fn the_leader_is_paused() {
 }
 
 #[tokio::test]
+async fn a_check_of_an_ensemble_that_is_half_there_is_answered_soon() {
+    let mut servers = ensemble().await;
+    let leader = servers.leader();
+    let zookeeper = zookeeper(servers.connect_string());
+    let check = async || {
+        let start = Instant::now();
+        let checked = Peer::new(&zookeeper).session.check(LEASE).await;
+        assert!(start.elapsed() < CHECKING + SECOND / 2);
+        checked
+    };
+    servers.pause((leader + 1) % 3);
+    // Whichever server is asked first.
+    for _ in 0..6 {
+        check().await.unwrap();
+    }
+    servers.resume((leader + 1) % 3);
+    servers.kill((leader + 1) % 3);
+    for _ in 0..3 {
+        check().await.unwrap();
+    }
+    servers.pause(leader);
+    let error = check().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    servers.kill((leader + 2) % 3);
+    let error = check().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    servers.kill(leader);
+    let error = check().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+}
+
+#[tokio::test]
 async fn two_of_three_are_down_and_one_comes_back() {
     let mut servers = ensemble().await;
     let zookeeper = zookeeper(servers.connect_string());

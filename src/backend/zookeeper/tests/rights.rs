@@ -1,7 +1,7 @@
 //! Users, rights, chroots, and what else the server may not like.
 
 use super::*;
-use zookeeper_client::{Acl, Acls, AuthId, CreateMode, Error as ZkError, Permission};
+use zookeeper_client::{Acl, AuthId, Error as ZkError, Permission};
 
 async fn operator() -> Client {
     Client::connect(&server().connect_string()).await.unwrap()
@@ -12,7 +12,7 @@ async fn with_a_user_the_nodes_are_for_that_user_only() {
     let zookeeper = zookeeper(server().connect_string());
     let ours = || zookeeper.clone().auth("shop", "secret").unwrap();
     let (a, mut b) = (Peer::new(&ours()), Peer::new(&ours()));
-    a.session.check().await.unwrap();
+    a.session.check(LEASE).await.unwrap();
     a.enter(&[1]).await;
     assert_eq!(b.enter(&[1]).await.entered, [State::Waiting]);
     let parent = format!("{}/mutex:name", zookeeper.settings.base());
@@ -24,7 +24,7 @@ async fn with_a_user_the_nodes_are_for_that_user_only() {
     ] {
         let peer = Peer::new(&stranger);
         for error in [
-            peer.session.check().await.unwrap_err(),
+            peer.session.check(LEASE).await.unwrap_err(),
             peer.try_to_say(peer.enters(&[1])).await.unwrap_err(),
             peer.session.inspect(queue()).await.unwrap_err(),
             (peer.session.evict(queue(), a.node.ticket(1)).await).unwrap_err(),
@@ -59,7 +59,7 @@ async fn a_path_without_rights_is_named_at_check() {
         let options = CreateMode::Persistent.with_acls(Acls::new(&acls));
         let base = zookeeper.settings.base();
         operator.create(&base, &[], &options).await.unwrap();
-        let checked = Peer::new(&zookeeper).session.check().await;
+        let checked = Peer::new(&zookeeper).session.check(LEASE).await;
         if missing.is_empty() {
             checked.expect("our own nodes give all the rights that are needed");
         } else {
@@ -78,7 +78,7 @@ async fn everything_is_below_the_chroot() {
         let servers = format!("{}/{root}/deep", server().connect_string());
         let zookeeper = ZooKeeper::new(servers).unwrap().prefix("shop").unwrap();
         let (a, mut b) = (Peer::new(&zookeeper), Peer::new(&zookeeper));
-        a.session.check().await.unwrap();
+        a.session.check(LEASE).await.unwrap();
         a.enter(&[1]).await;
         assert_eq!(b.enter(&[1]).await.entered, [State::Waiting]);
         let parent = format!("/{root}/deep/shop/mutex:name");
@@ -98,6 +98,7 @@ async fn foreign_nodes_are_ignored() {
     a.enter(&[1]).await;
     a.leave(&[1]).await;
     let operator = operator().await;
+    anchor(&zookeeper, &operator).await;
     let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
     for (name, data) in [
         ("lock-0000000000", "1 1"),
@@ -106,7 +107,6 @@ async fn foreign_nodes_are_ignored() {
         ("-1-0000000000", "1 1"),
     ] {
         let node = format!("{parent}/{name}");
-        operator.mkdir(&parent, &options).await.unwrap();
         (operator.create(&node, data.as_bytes(), &options).await).unwrap();
     }
     assert!(holds(&a.enter(&[2]).await.entered).is_some());
@@ -126,11 +126,17 @@ async fn a_lease_that_outlives_every_session_is_refused() {
     };
     let server = tokio::task::spawn_blocking(start).await.unwrap();
     let zookeeper = zookeeper(server.connect_string());
-    let permits = Coordinator::new(zookeeper.clone()); // 10 s
-    let error = permits.mutex("a").unwrap().lock().await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Incompatible);
-    assert!(error.to_string().contains("maxSessionTimeout"), "{error}");
+    for checked in [true, false] {
+        let permits = Coordinator::new(zookeeper.clone()); // 10 s
+        let error = match checked {
+            true => permits.check().await.unwrap_err(),
+            false => permits.mutex("a").unwrap().lock().await.unwrap_err(),
+        };
+        assert_eq!(error.kind(), ErrorKind::Incompatible);
+        assert!(error.to_string().contains("maxSessionTimeout"), "{error}");
+    }
     let short = Coordinator::builder(zookeeper).lease(2 * SECOND);
     let short = short.build().unwrap();
+    short.check().await.unwrap();
     drop(short.mutex("a").unwrap().lock().await.unwrap());
 }

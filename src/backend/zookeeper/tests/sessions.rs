@@ -256,8 +256,8 @@ async fn what_nobody_knows_of_is_swept() {
         peer.node.ticket(9)
     );
     let late_comer = Client::connect(&zookeeper.settings.servers).await.unwrap();
-    let mode = zookeeper_client::CreateMode::EphemeralSequential;
-    let options = mode.with_acls(zookeeper_client::Acls::anyone_all());
+    anchor(&zookeeper, &late_comer).await;
+    let options = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
     let created = late_comer.create(&late, b"1 500", &options).await;
     created.unwrap();
     assert_eq!(other.counts().await, (1, 0));

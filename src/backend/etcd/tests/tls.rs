@@ -1,0 +1,105 @@
+//! TLS: whom we trust, who we are, and what is said when that does not fit.
+
+use super::*;
+use crate::backend::support::certificates::Authority;
+
+/// At a check and in a call the same, within the time of a check.
+async fn refused(etcd: Etcd, kind: ErrorKind, words: &str) {
+    let a = Peer::at(etcd);
+    let end = Instant::now() + Duration::from_secs(20);
+    for check in [true, false] {
+        loop {
+            let start = Instant::now();
+            let error = match check {
+                true => a.session.check(LEASE).await.unwrap_err(),
+                false => a.try_to_enter(&[1]).await.unwrap_err(),
+            };
+            assert!(start.elapsed() < CHECKING + Duration::from_millis(500));
+            if error.kind() == kind && error.to_string().contains(words) {
+                break;
+            }
+            // A busy node may not even answer in time.
+            assert!(Instant::now() < end, "{error}");
+            assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        }
+    }
+}
+
+/// One takes it over from the other.
+async fn works(etcd: &Etcd) {
+    let (a, mut b) = (Peer::at(etcd.clone()), Peer::at(etcd.clone()));
+    a.session.check(LEASE).await.unwrap();
+    assert!(is_held(&a.enter(&[1]).await));
+    assert_eq!(b.enter(&[1]).await, [State::Waiting]);
+    assert_eq!(a.leave(&[1]).await, [true]);
+    assert_eq!(b.granted().await.ticket, 1);
+    assert_eq!(b.leave(&[1]).await, [true]);
+}
+
+fn secure(cluster: &EtcdCluster) -> Etcd {
+    Etcd::new([format!("https://{}", cluster.endpoint(0))]).unwrap()
+}
+
+#[tokio::test]
+async fn an_authority_of_its_own_is_trusted_and_no_other() {
+    let authority = Authority::new();
+    let cluster = EtcdCluster::start_secure(&authority);
+    let etcd = secure(&cluster);
+    works(&etcd.clone().authority(authority.pem()).unwrap()).await;
+    // The system does not know this authority, and another does not help.
+    refused(etcd.clone(), ErrorKind::Incompatible, "Etcd::authority").await;
+    let other = etcd.authority(Authority::new().pem()).unwrap();
+    refused(other, ErrorKind::Incompatible, "Etcd::authority").await;
+}
+
+#[tokio::test]
+async fn a_certificate_is_shown_to_a_node_that_demands_one() {
+    let authority = Authority::new();
+    let cluster = EtcdCluster::start_strict(&authority);
+    let trusting = secure(&cluster).authority(authority.pem()).unwrap();
+    let showing = |from: &Authority| {
+        let me = from.sign(&["me"]);
+        let trusting = trusting.clone();
+        trusting.client_certificate(me.chain, me.key).unwrap()
+    };
+    works(&showing(&authority)).await;
+    refused(trusting.clone(), ErrorKind::Denied, "client certificate").await;
+    let stranger = showing(&Authority::new());
+    refused(stranger, ErrorKind::Denied, "client certificate").await;
+}
+
+#[tokio::test]
+async fn tls_on_one_side_only_is_said() {
+    let authority = Authority::new();
+    let cluster = EtcdCluster::start_secure(&authority);
+    let plain = Etcd::new(cluster.endpoints()).unwrap();
+    refused(plain, ErrorKind::Unavailable, "127.0.0.1").await;
+    let plain = EtcdCluster::start(1);
+    let etcd = secure(&plain).authority(authority.pem()).unwrap();
+    refused(etcd, ErrorKind::Unavailable, "does not speak TLS").await;
+}
+
+#[test]
+fn certificates_are_checked_when_given() {
+    let authority = Authority::new();
+    let (me, you) = (authority.sign(&["me"]), authority.sign(&["you"]));
+    let pem = authority.pem();
+    let plain = || Etcd::new(["h:1"]).unwrap();
+    let secure = || Etcd::new(["https://h:1"]).unwrap();
+    for wrong in [
+        plain().authority(&pem),
+        plain().client_certificate(&me.chain, &me.key),
+        secure().authority(""),
+        secure().authority(&pem[..pem.len() / 2]),
+        secure().client_certificate(&me.chain, ""),
+        secure().client_certificate(&me.chain, &me.key[..me.key.len() / 2]),
+        secure().client_certificate(&me.chain, &you.key),
+        secure().client_certificate(&me.key, &me.chain),
+    ] {
+        let error = wrong.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
+        assert!(!format!("{error} {error:?}").contains("PRIVATE"));
+    }
+    let etcd = secure().authority(&pem).unwrap();
+    assert!(etcd.client_certificate(&me.chain, &me.key).is_ok());
+}
