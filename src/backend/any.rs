@@ -21,7 +21,6 @@ use std::sync::Arc;
 /// | `redis+cluster://[user:password@]host:port,host:port` | [`Redis`](crate::Redis) as a cluster | `redis-cluster` |
 /// | `redlock:redis://one,redis://two,redis://three` (a comma in a password is written `%2C`) | [`Redlock`](crate::Redlock) | `redlock` |
 /// | `zookeeper://[user:password@]host[:port][,host[:port]…][/chroot]` | [`ZooKeeper`](crate::ZooKeeper) | `zookeeper` |
-/// | `zookeepers://…`, the same over TLS | [`ZooKeeper`](crate::ZooKeeper) | `zookeeper-tls` |
 ///
 /// `rediss+sentinel://` and `rediss+cluster://` are those over TLS.
 ///
@@ -96,7 +95,7 @@ impl AnyBackend {
             #[cfg(not(feature = "redis"))]
             "redis+cluster" | "rediss+cluster" => Err(not_built_in("redis-cluster")),
             #[cfg(feature = "zookeeper")]
-            "zookeeper" | "zookeepers" => {
+            "zookeeper" => {
                 let zookeeper = crate::ZooKeeper::of_url(&url)?;
                 Ok(Self::of(
                     &scheme,
@@ -107,7 +106,7 @@ impl AnyBackend {
                 ))
             }
             #[cfg(not(feature = "zookeeper"))]
-            "zookeeper" | "zookeepers" => Err(not_built_in("zookeeper")),
+            "zookeeper" => Err(not_built_in("zookeeper")),
             _ => Err(Error::config(
                 "this URL names no backend: memory:, redis://, rediss://, redis+unix://, redis+sentinel://, redis+cluster://, redlock:, etcd:// and zookeeper:// do",
             )),

@@ -18,7 +18,7 @@ pub(crate) mod memory;
 pub(crate) mod redis;
 #[cfg(feature = "redlock")]
 pub(crate) mod redlock;
-#[cfg(any(feature = "etcd", feature = "redis-tls", feature = "zookeeper-tls"))]
+#[cfg(any(feature = "etcd", feature = "redis-tls"))]
 mod tls;
 #[cfg(feature = "zookeeper")]
 pub(crate) mod zookeeper;

@@ -37,14 +37,9 @@
 //!   room.
 //! * **A limit that is raised** while its process waits is seen by others who stand behind within half a lease, not at once.
 //! * **`inspect`** shows the whole lease as what is left of another process's ticket: how far it has run only the servers know.
+//! * **No TLS.** That of the client crate would bring a second provider of it into your program. Where the way to the
+//!   servers is not your own, let a proxy beside the process carry it.
 //! * **A wrong password** is not told apart from a missing right: ZooKeeper's `digest` scheme knows no wrong ones.
-//!
-//! # TLS
-//!
-//! With the feature `zookeeper-tls`, `ZooKeeper::tls` or a `zookeepers://` URL goes to the servers' `secureClientPort`. The client
-//! crate's own TLS would bring a second provider into the program, so it speaks plainly to a port of this machine instead, and
-//! from there everything goes over TLS. Only sockets of the process's own user get through that port, which takes Linux to
-//! see. A server may demand a client certificate (`ssl.clientAuth=need`): give it by `ZooKeeper::client_certificate`.
 //!
 //! # Rights
 //!

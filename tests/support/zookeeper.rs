@@ -1,7 +1,6 @@
 //! ZooKeeper servers of a test's own: on free ports, in a folder that goes away, killed when dropped or when the test
 //! program ends.
 
-use super::certificates::Authority;
 use std::fmt::Write as _;
 use std::fs;
 use std::io::{self, Read, Write as _};
@@ -13,9 +12,7 @@ use tempfile::TempDir;
 
 /// How long servers may take to be ready.
 const PATIENCE: Duration = Duration::from_secs(20);
-const JAR: &str = "/usr/share/java/zookeeper.jar";
-/// Those for TLS, which the package's own list forgets.
-const JARS: &str = "/usr/share/java/zookeeper.jar:/usr/share/java/netty-codec.jar:/usr/share/java/netty-resolver.jar";
+const JARS: &str = "/usr/share/java/zookeeper.jar";
 /// The longest session: tests have leases of an hour.
 const LONGEST_SESSION: Duration = Duration::from_secs(100_000);
 
@@ -34,8 +31,6 @@ pub struct ZooKeepers {
 struct Server {
     child: Option<Child>,
     port: u16,
-    /// For TLS, if there is any.
-    secure_port: u16,
 }
 
 /// How they are set.
@@ -67,22 +62,9 @@ impl ZooKeepers {
     }
 
     pub fn start_with(settings: Settings) -> Self {
-        Self::start_as(settings, None)
-    }
-
-    /// With a port for TLS each, beside the plain one. They demand a certificate of this authority, too, if `strict`.
-    pub fn start_secure(servers: usize, authority: &Authority, strict: bool) -> Self {
-        let settings = Settings {
-            servers,
-            ..Settings::default()
-        };
-        Self::start_as(settings, Some((authority, strict)))
-    }
-
-    fn start_as(settings: Settings, tls: Option<(&Authority, bool)>) -> Self {
         // Somebody else may take a free port before a server does: then other ones.
         for _ in 0..5 {
-            let mut servers = Self::prepare(settings, tls);
+            let mut servers = Self::prepare(settings);
             for at in 0..settings.servers {
                 servers.run(at);
             }
@@ -99,17 +81,6 @@ impl ZooKeepers {
         let servers = self.servers.iter();
         let servers: Vec<String> = servers.map(|s| format!("127.0.0.1:{}", s.port)).collect();
         servers.join(",")
-    }
-
-    /// The same over TLS.
-    pub fn secure_connect_string(&self) -> String {
-        let servers = self.servers.iter().map(|s| s.secure_port);
-        let servers: Vec<String> = servers.map(|port| format!("127.0.0.1:{port}")).collect();
-        servers.join(",")
-    }
-
-    pub fn secure_port(&self, server: usize) -> u16 {
-        self.servers[server].secure_port
     }
 
     pub fn port(&self, server: usize) -> u16 {
@@ -192,10 +163,10 @@ impl ZooKeepers {
         false
     }
 
-    fn prepare(settings: Settings, tls: Option<(&Authority, bool)>) -> Self {
+    fn prepare(settings: Settings) -> Self {
         let folder = tempfile::tempdir().expect("a folder for ZooKeeper");
-        let ports: Vec<[u16; 4]> = free_ports(settings.servers);
-        for (at, [port, secure_port, ..]) in ports.iter().enumerate() {
+        let ports: Vec<[u16; 3]> = free_ports(settings.servers);
+        for (at, [port, ..]) in ports.iter().enumerate() {
             let data = folder.path().join(at.to_string());
             fs::create_dir(&data).expect("a folder");
             fs::write(data.join("myid"), (at + 1).to_string()).expect("a file");
@@ -207,32 +178,16 @@ impl ZooKeepers {
                 settings.longest_session.as_millis(),
                 data.display(),
             );
-            if let Some((authority, strict)) = tls {
-                let me = authority.sign(&["127.0.0.1"]);
-                let (own, theirs) = (data.join("server.pem"), data.join("ca.pem"));
-                fs::write(&own, me.key + &me.chain).expect("a file");
-                fs::write(&theirs, authority.pem()).expect("a file");
-                let _ = write!(
-                    config,
-                    "serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory\n\
-                     secureClientPort={secure_port}\nsecureClientPortAddress=127.0.0.1\n\
-                     ssl.keyStore.location={}\nssl.trustStore.location={}\nssl.clientAuth={}\n",
-                    own.display(),
-                    theirs.display(),
-                    if strict { "need" } else { "none" },
-                );
-            }
             if settings.servers > 1 {
-                for (other, [_, _, quorum, election]) in ports.iter().enumerate() {
+                for (other, [_, quorum, election]) in ports.iter().enumerate() {
                     let _ = writeln!(config, "server.{}=127.0.0.1:{quorum}:{election}", other + 1);
                 }
             }
             fs::write(data.join("zoo.cfg"), config).expect("a file");
         }
-        let servers = ports.iter().map(|[port, secure_port, ..]| Server {
+        let servers = ports.iter().map(|[port, ..]| Server {
             child: None,
             port: *port,
-            secure_port: *secure_port,
         });
         Self {
             servers: servers.collect(),
@@ -268,7 +223,7 @@ impl ZooKeepers {
                 _ => panic!("java does not start: {error}"),
             });
         assert!(
-            fs::exists(JAR).unwrap_or(false),
+            fs::exists(JARS).unwrap_or(false),
             "ZooKeeper is not installed: run tests/run"
         );
         self.servers[server].child = Some(child);
@@ -323,12 +278,12 @@ impl Drop for ZooKeepers {
     }
 }
 
-fn free_ports(servers: usize) -> Vec<[u16; 4]> {
+fn free_ports(servers: usize) -> Vec<[u16; 3]> {
     let bind = || TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
-    let listeners: Vec<[TcpListener; 4]> = (0..servers).map(|_| [(); 4].map(|()| bind())).collect();
+    let listeners: Vec<[TcpListener; 3]> = (0..servers).map(|_| [bind(), bind(), bind()]).collect();
     let port = |l: &TcpListener| l.local_addr().expect("a free port").port();
     listeners
         .iter()
-        .map(|four| four.each_ref().map(port))
+        .map(|three| three.each_ref().map(port))
         .collect()
 }

@@ -4,7 +4,6 @@
 //! server has ended it a new one is made, and every ticket is lost.
 
 use super::room::Room;
-use super::way::Way;
 use super::{Settings, words};
 use crate::backend::{Event, Events};
 use crate::clock::now;
@@ -72,7 +71,6 @@ type Attempt = Shared<BoxFuture<'static, Option<Result<Arc<Live>, Error>>>>;
 /// A connection, which the client crate makes anew by itself as long as its runtime is driven and its session lives.
 pub(super) struct Live {
     pub(super) client: Client,
-    _way: Way,
     pub(super) epoch: u64,
     /// What was asked for: the server may have granted less.
     asked: Duration,
@@ -242,7 +240,7 @@ impl Link {
         let asked = lease + lease / 4;
         runtime.spawn(async move {
             let made = open(&link, &settings, asked, session, epoch).await;
-            let made = made.map(|(client, way)| Live::new(client, way, epoch, asked));
+            let made = made.map(|client| Live::new(client, epoch, asked));
             if let Some(link) = link.upgrade() {
                 // The slot first: whoever learns of the end finds it there.
                 let resumed = link.settle(epoch, &made);
@@ -325,8 +323,7 @@ async fn open(
     asked: Duration,
     session: Option<SessionInfo>,
     epoch: u64,
-) -> Result<(Client, Way), Error> {
-    let way = Way::open(settings).await?;
+) -> Result<Client, Error> {
     let connector = || {
         let connector = Client::connector()
             .with_session_timeout(asked)
@@ -346,7 +343,7 @@ async fn open(
         if let Some(session) = session {
             match connector()
                 .with_session(session)
-                .connect(&way.servers)
+                .connect(&settings.servers)
                 .await
             {
                 Err(zk::Error::SessionExpired) => {
@@ -357,14 +354,10 @@ async fn open(
                 other => return other,
             }
         }
-        connector().connect(&way.servers).await
+        connector().connect(&settings.servers).await
     };
     match tokio::time::timeout(CONNECTING, work).await {
-        Ok(Ok(client)) => Ok((client, way)),
-        Ok(Err(error)) => {
-            let why = way.why(&error);
-            Err(why.unwrap_or_else(|| words::error(&error, &settings.servers, "connect")))
-        }
+        Ok(made) => made.map_err(|error| words::error(&error, &settings.servers, "connect")),
         Err(_) => Err(words::silent(&settings.servers)),
     }
 }
@@ -412,11 +405,10 @@ impl State {
 // === impl Live ===
 
 impl Live {
-    fn new(client: Client, way: Way, epoch: u64, asked: Duration) -> Arc<Self> {
+    fn new(client: Client, epoch: u64, asked: Duration) -> Arc<Self> {
         let (replaces, replaced) = watch::channel(());
         Arc::new(Self {
             client,
-            _way: way,
             epoch,
             asked,
             over: Arc::default(),

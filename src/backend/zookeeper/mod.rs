@@ -7,11 +7,8 @@ mod room;
 #[cfg(test)]
 mod tests;
 mod watch;
-mod way;
 mod words;
 
-#[cfg(feature = "zookeeper-tls")]
-use super::tls::Tls;
 use super::{Backend, Call, Events, Inspection, Open, Promises, Reply, Session};
 use crate::error::Error;
 use crate::name::{Node, Queue};
@@ -76,8 +73,6 @@ struct Settings {
     prefix: Arc<str>,
     /// `user:password`.
     digest: Option<Arc<str>>,
-    #[cfg(feature = "zookeeper-tls")]
-    tls: Option<Tls>,
 }
 
 /// The session of one node.
@@ -124,98 +119,19 @@ impl ZooKeeper {
                 chroot: chroot.into(),
                 prefix: PREFIX.into(),
                 digest: None,
-                #[cfg(feature = "zookeeper-tls")]
-                tls: None,
             },
         })
     }
 
-    /// `zookeeper://[user:password@]servers[/chroot]`, user and password percent-encoded; `zookeepers://…` over TLS.
+    /// `zookeeper://[user:password@]servers[/chroot]`, user and password percent-encoded.
     pub(crate) fn of_url(url: &str) -> Result<Self, Error> {
-        let (scheme, rest) = url.split_once("://").unwrap_or_default();
-        let (user, servers) = match rest.rsplit_once('@') {
-            Some((user, servers)) => (Some(user), servers),
-            None => (None, rest),
-        };
-        let zookeeper = Self::new(servers)?;
-        let secure = scheme == "zookeepers";
-        #[cfg(feature = "zookeeper-tls")]
-        let zookeeper = if secure { zookeeper.tls()? } else { zookeeper };
-        #[cfg(not(feature = "zookeeper-tls"))]
-        if secure {
-            return Err(Error::config(
-                "TLS is not built in: a zookeepers:// URL needs the feature zookeeper-tls of tower-permit",
-            ));
-        }
-        let Some(user) = user else {
-            return Ok(zookeeper);
+        let rest = url.strip_prefix("zookeeper://").unwrap_or_default();
+        let Some((user, servers)) = rest.rsplit_once('@') else {
+            return Self::new(rest);
         };
         let (user, password) = user.split_once(':').unwrap_or((user, ""));
         let decode = |text| percent_encoding::percent_decode_str(text).decode_utf8_lossy();
-        zookeeper.auth(decode(user), decode(password))
-    }
-
-    /// Over TLS, to the servers' `secureClientPort`. Their certificates are always checked, their names too, against the
-    /// authorities that the system trusts, or [`authority`](Self::authority).
-    ///
-    /// ```no_run
-    /// use tower_permit::ZooKeeper;
-    ///
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let zookeeper = ZooKeeper::new("zk1:2281,zk2:2281,zk3:2281")?
-    ///     .tls()?
-    ///     .authority(std::fs::read("ca.pem")?)?
-    ///     .client_certificate(std::fs::read("me.pem")?, std::fs::read("me.key")?)?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// TLS is that of `rustls` with `ring`, as everywhere in this crate. The ZooKeeper client below it speaks plainly to a port
-    /// of this machine, and this crate carries that over TLS to the servers; it lets in only sockets of the same user,
-    /// which it can see on Linux.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::InvalidConfig`](crate::ErrorKind::InvalidConfig) elsewhere than on Linux.
-    #[cfg(feature = "zookeeper-tls")]
-    #[cfg_attr(docsrs, doc(cfg(feature = "zookeeper-tls")))]
-    pub fn tls(mut self) -> Result<Self, Error> {
-        if cfg!(not(target_os = "linux")) {
-            return Err(Error::config("TLS to ZooKeeper needs Linux"));
-        }
-        self.settings.tls.get_or_insert_default();
-        Ok(self)
-    }
-
-    /// Trusts this authority (a certificate in PEM, or several) instead of those that the system trusts. Only over
-    /// [`tls`](Self::tls).
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::InvalidConfig`](crate::ErrorKind::InvalidConfig) if there is no certificate in it, or without TLS.
-    #[cfg(feature = "zookeeper-tls")]
-    #[cfg_attr(docsrs, doc(cfg(feature = "zookeeper-tls")))]
-    pub fn authority(mut self, pem: impl AsRef<[u8]>) -> Result<Self, Error> {
-        self.settings.tls()?.trust(pem.as_ref())?;
-        Ok(self)
-    }
-
-    /// Shows a certificate (PEM, with those between it and its authority) to servers that want one; and its private key (PEM).
-    /// Only over [`tls`](Self::tls).
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::InvalidConfig`](crate::ErrorKind::InvalidConfig) if they cannot be read or do not belong together, or without TLS.
-    /// The message shows nothing of the key.
-    #[cfg(feature = "zookeeper-tls")]
-    #[cfg_attr(docsrs, doc(cfg(feature = "zookeeper-tls")))]
-    pub fn client_certificate(
-        mut self,
-        chain: impl AsRef<[u8]>,
-        key: impl AsRef<[u8]>,
-    ) -> Result<Self, Error> {
-        (self.settings.tls()?).identify(chain.as_ref(), key.as_ref())?;
-        Ok(self)
+        Self::new(servers)?.auth(decode(user), decode(password))
     }
 
     /// Who we are, by ZooKeeper's `digest` scheme. Every node that we create is then for this user only.
@@ -302,13 +218,6 @@ impl Open for ZooKeeper {
 impl Settings {
     fn base(&self) -> String {
         format!("{}/{}", self.chroot, self.prefix)
-    }
-
-    #[cfg(feature = "zookeeper-tls")]
-    fn tls(&mut self) -> Result<&mut Tls, Error> {
-        const PLAIN: &str =
-            "certificates need TLS: say ZooKeeper::tls before, or give a zookeepers:// URL";
-        self.tls.as_mut().ok_or_else(|| Error::config(PLAIN))
     }
 }
 

@@ -6,8 +6,6 @@ mod connection;
 mod ensemble;
 mod rights;
 mod sessions;
-#[cfg(feature = "zookeeper-tls")]
-mod tls;
 
 use super::link::Link;
 use super::*;
