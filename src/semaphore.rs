@@ -5,9 +5,10 @@ use crate::gate::Gate;
 use crate::permit::Permit;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::task::coop;
 
 pub use crate::gate::Stats;
-pub(crate) use crate::gate::{Acquire, Gates, Wait};
+pub(crate) use crate::gate::{Acquire, Gates, Terms, Wait};
 
 /// So many callers of one process may wait for one name, unless [`Semaphore::max_waiting`] says otherwise.
 pub(crate) const MAX_WAITING: usize = 1024;
@@ -106,6 +107,9 @@ impl Semaphore {
     /// Dropping the future at any time gives up the place in the line; a permit that was granted meanwhile is given
     /// back. The place is taken at the first poll.
     pub async fn acquire(&self) -> Result<Permit, Error> {
+        if let Some(permit) = self.take_lingering().await {
+            return Ok(permit);
+        }
         self.start(self.wait()).await
     }
 
@@ -119,6 +123,9 @@ impl Semaphore {
     ///
     /// As [`acquire`](Self::acquire).
     pub async fn acquire_timeout(&self, timeout: Duration) -> Result<Permit, Error> {
+        if let Some(permit) = self.take_lingering().await {
+            return Ok(permit);
+        }
         let wait = Wait {
             timeout: Some(timeout),
             ..self.wait()
@@ -136,6 +143,9 @@ impl Semaphore {
     ///
     /// As [`acquire`](Self::acquire).
     pub async fn try_acquire(&self) -> Result<Permit, Error> {
+        if let Some(permit) = self.take_lingering().await {
+            return Ok(permit);
+        }
         let wait = Wait {
             queue: false,
             ..self.wait()
@@ -148,6 +158,17 @@ impl Semaphore {
         self.gate.stats()
     }
 
+    /// The quick way for what happens most: a permit that lingers here.
+    #[inline]
+    async fn take_lingering(&self) -> Option<Permit> {
+        // Who takes permit after permit without ever waiting lets others run now and then.
+        coop::consume_budget().await;
+        self.gate.take_lingering(Terms {
+            reserve: None,
+            max_hold: self.max_hold,
+        })
+    }
+
     /// How this semaphore's callers wait, unless they say otherwise.
     fn wait(&self) -> Wait {
         Wait {
@@ -157,6 +178,12 @@ impl Semaphore {
             max_hold: self.max_hold,
             reserve: None,
         }
+    }
+
+    /// A reservation, if a permit lingers here.
+    #[inline]
+    pub(crate) fn reserve_lingering(&self, terms: Terms) -> Option<Permit> {
+        self.gate.take_lingering(terms)
     }
 
     /// Joins the line now.

@@ -12,7 +12,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::sync::oneshot;
-use tokio::task::coop;
 use tokio::time::{Instant, Sleep};
 use tracing::{Span, field};
 
@@ -68,29 +67,6 @@ struct Waiting {
 
 impl Acquire {
     pub(crate) fn new(gate: &Arc<Gate>, wait: &Wait) -> Self {
-        let terms = Terms {
-            reserve: wait.reserve,
-            max_hold: wait.max_hold,
-        };
-        let stage = match gate.take_lingering(terms) {
-            Some(permit) => Stage::Served(permit),
-            None => Self::join(gate, wait, terms),
-        };
-        Self { stage }
-    }
-
-    /// The permit, if there is no need to wait at all.
-    pub(crate) fn served(mut self) -> Result<Permit, Self> {
-        match std::mem::replace(&mut self.stage, Stage::Over) {
-            Stage::Served(permit) => Ok(permit),
-            other => {
-                self.stage = other;
-                Err(self)
-            }
-        }
-    }
-
-    fn join(gate: &Arc<Gate>, wait: &Wait, terms: Terms) -> Stage {
         let started = now();
         let span = tracing::info_span!(
             "permit.wait",
@@ -99,7 +75,11 @@ impl Acquire {
             waited_ms = field::Empty,
         );
         let (answer, receiver) = oneshot::channel();
-        match gate.join(wait, Caller { answer, terms }) {
+        let terms = Terms {
+            reserve: wait.reserve,
+            max_hold: wait.max_hold,
+        };
+        let stage = match gate.join(wait, Caller { answer, terms }) {
             Ok(Joined::Waits(waiter)) => Stage::Waiting(Box::new(Waiting {
                 gate: Arc::clone(gate),
                 waiter,
@@ -117,7 +97,8 @@ impl Acquire {
                 note(&span, started, error.kind().as_str());
                 Stage::Refused(error)
             }
-        }
+        };
+        Self { stage }
     }
 }
 
@@ -132,8 +113,6 @@ impl Future for Acquire {
     type Output = Result<Permit, Error>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        // Who takes permit after permit without ever waiting lets others run now and then.
-        let budget = ready!(coop::poll_proceed(cx));
         let this = &mut *self;
         if let Stage::Waiting(waiting) = &mut this.stage {
             let result = ready!(waiting.poll(cx));
@@ -146,7 +125,6 @@ impl Future for Acquire {
                 Err(error) => Stage::Refused(error),
             };
         }
-        budget.made_progress();
         match std::mem::replace(&mut this.stage, Stage::Over) {
             Stage::Served(permit) => Poll::Ready(Ok(permit)),
             Stage::Refused(error) => Poll::Ready(Err(error)),

@@ -36,8 +36,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
-pub(crate) use tickets::Hold;
-use tickets::Terms;
+pub(crate) use tickets::{Hold, Terms};
 use tokio::runtime::Handle;
 use tokio::sync::futures::OwnedNotified;
 use tokio::sync::{Notify, Semaphore, oneshot};
@@ -331,7 +330,7 @@ impl Gate {
 
     /// A permit that lingers here, for a caller who comes at this moment.
     #[inline]
-    fn take_lingering(self: &Arc<Self>, terms: Terms) -> Option<Permit> {
+    pub(crate) fn take_lingering(self: &Arc<Self>, terms: Terms) -> Option<Permit> {
         let mut guard = self.lock();
         let inner = &mut *guard;
         if !inner.state.has_lingering() {
@@ -441,6 +440,7 @@ impl Gate {
         Arc::clone(&self.lost).notified_owned()
     }
 
+    #[inline]
     pub(crate) fn claim(&self, hold: Hold) -> bool {
         let mut inner = self.lock();
         let now = self.time(&mut inner);

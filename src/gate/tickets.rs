@@ -285,12 +285,14 @@ impl Tickets {
     }
 
     /// Held, and not lost by now; but perhaps in doubt, where a deadline that passes makes no more than that.
+    #[inline]
     fn is_ours(&self, hold: Hold, now: Instant) -> bool {
         let expired = self.expiry(hold).is_some_and(|at| at <= now);
         !expired && self.lost(hold).is_none()
     }
 
     /// How it was lost, if it was. What is not ours any more counts as lost.
+    #[inline]
     pub(crate) fn lost(&self, hold: Hold) -> Option<ErrorKind> {
         match self.get(hold) {
             Some(held) => held.lost,
@@ -305,6 +307,7 @@ impl Tickets {
     }
 
     /// When the permit is lost, unless it is confirmed before. `None` where a deadline that passes only makes doubtful.
+    #[inline]
     pub(crate) fn expiry(&self, hold: Hold) -> Option<Instant> {
         let held = self.get(hold).filter(|_| self.strict)?;
         Some(held.deadline)
@@ -463,6 +466,7 @@ impl Tickets {
     // --- reservations and long holds ---
 
     /// Takes a reserved permit for good. `false`: it has gone back already, or is lost by now.
+    #[inline]
     pub(crate) fn claim(&mut self, hold: Hold, now: Instant) -> bool {
         self.reserve_again(hold, now, |_| None)
     }
@@ -477,6 +481,7 @@ impl Tickets {
         })
     }
 
+    #[inline]
     fn reserve_again(
         &mut self,
         hold: Hold,

@@ -1,6 +1,6 @@
 //! What the layers let a user choose, and how that becomes a wait.
 
-use crate::semaphore::Wait;
+use crate::semaphore::{Terms, Wait};
 use crate::{Error, ErrorKind};
 use std::time::Duration;
 
@@ -94,6 +94,15 @@ impl Settings {
     /// How `poll_ready` waits: what it obtains is a reservation until `call` claims it.
     pub(crate) fn reservation(&self) -> Wait {
         self.wait(self.reservation_ttl)
+    }
+
+    /// On which terms `poll_ready` takes a permit that needs no wait.
+    #[inline]
+    pub(crate) fn reservation_terms(&self) -> Terms {
+        Terms {
+            reserve: Some(self.reservation_ttl),
+            max_hold: Some(self.max_hold),
+        }
     }
 
     /// How a request that is on its way waits, in its own future.

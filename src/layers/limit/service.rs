@@ -181,9 +181,9 @@ impl Reservation {
         loop {
             match self {
                 Self::None => {
-                    *self = match semaphore.start(settings.reservation()).served() {
-                        Ok(permit) => Self::Ready(Outcome::Permit(permit)),
-                        Err(wait) => Self::Waiting(Box::pin(wait)),
+                    *self = match semaphore.reserve_lingering(settings.reservation_terms()) {
+                        Some(permit) => Self::Ready(Outcome::Permit(permit)),
+                        None => Self::Waiting(Box::pin(semaphore.start(settings.reservation()))),
                     }
                 }
                 Self::Waiting(wait) => match ready!(wait.as_mut().poll(cx)) {
