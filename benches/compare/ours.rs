@@ -1,0 +1,20 @@
+//! Ours, with its settings in one place.
+
+use tower_permit::{Coordinator, Redis};
+
+/// Whether a permit that was freed may stay for the next caller here. Where trips to the server are what is measured it may not.
+#[derive(Clone, Copy)]
+pub(crate) enum Linger {
+    On,
+    Off,
+}
+
+/// Everything else is as a user finds it.
+pub(crate) fn coordinator(url: &str, linger: Linger) -> Coordinator {
+    let redis = Redis::new(url).and_then(|redis| redis.prefix("bench"));
+    let builder = Coordinator::builder(redis.expect("a URL"));
+    let builder = match linger {
+        Linger::On | Linger::Off => builder,
+    };
+    builder.build().expect("fine settings")
+}
