@@ -45,6 +45,10 @@ async fn main() {
         _ => {}
     }
     let args = Args::parse(&args);
+    if args.save && !args.wanted.is_empty() {
+        eprintln!("--save keeps all figures: name none");
+        std::process::exit(2);
+    }
     let mut results = Results::new(Plan::new(args.quick), args.wanted);
     figures::single::run(&mut results).await;
     figures::fleet::run(&mut results).await;

@@ -27,7 +27,8 @@ pub(crate) fn write(results: &Results, quick: bool, save: bool) -> io::Result<()
         println!("written: {}", folder.display());
     }
     if save {
-        fill(&project.join("README.md"), &table)?;
+        let plot = "![How long an acquisition waits](benches/results/waits.svg)";
+        fill(&project.join("README.md"), &format!("{table}\n{plot}\n"))?;
     }
     Ok(())
 }
@@ -110,16 +111,16 @@ fn machine() -> String {
     parts.join(", ")
 }
 
-/// Puts the table between the two marks.
-fn fill(readme: &Path, table: &str) -> io::Result<()> {
-    let text = fs::read_to_string(readme)?;
-    let parts = text.split_once(BEGIN).and_then(|(head, rest)| {
+/// Puts the text between the two marks.
+fn fill(readme: &Path, text: &str) -> io::Result<()> {
+    let page = fs::read_to_string(readme)?;
+    let parts = page.split_once(BEGIN).and_then(|(head, rest)| {
         let (_, tail) = rest.split_once(END)?;
         Some((head, tail))
     });
     let Some((head, tail)) = parts else {
-        let error = format!("{} has no place for the table", readme.display());
+        let error = format!("{} has no place for it", readme.display());
         return Err(io::Error::other(error));
     };
-    fs::write(readme, format!("{head}{BEGIN}\n{table}\n{END}{tail}"))
+    fs::write(readme, format!("{head}{BEGIN}{text}{END}{tail}"))
 }
