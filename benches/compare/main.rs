@@ -37,6 +37,12 @@ struct Args {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
+    // A task that fails is the end: its figure would be wrong.
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        hook(panic);
+        std::process::exit(1);
+    }));
     let args: Vec<String> = std::env::args().skip(1).collect();
     match args.first().map(String::as_str) {
         Some(worker::ARGUMENT) => return worker::main(&args[1..]).await,

@@ -55,8 +55,9 @@ fn table(results: &Results, quick: bool) -> String {
     for figure in &results.figures {
         table.push_str(&row(figure));
     }
-    for line in &results.not_measured {
-        table.push_str(&format!("\nNot measured: {line}.\n"));
+    if !results.not_measured.is_empty() {
+        let reasons = results.not_measured.join("; ");
+        table.push_str(&format!("\nNot measured: {reasons}.\n"));
     }
     table
 }

@@ -265,7 +265,8 @@ impl Limiter {
             Side::Ours => {
                 let permits = ours::coordinator(url, Linger::On);
                 permits.check().await.expect("a server");
-                Self::Ours(permits.semaphore(NAME, limit).expect("a limit"))
+                let semaphore = permits.semaphore(NAME, limit).expect("a limit");
+                Self::Ours(semaphore.max_waiting(usize::MAX))
             }
             Side::Broadcast => Self::Broadcast(Broadcast::connect(url, NAME, limit).await),
             Side::Polling => Self::Polling(Polling::connect(url, NAME, limit).await),

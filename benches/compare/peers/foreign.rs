@@ -1,6 +1,7 @@
 //! Locks of other languages: a small script each, which runs as a process of its own on packages in a temporary folder.
 
 use crate::measure::Plan;
+use std::io::ErrorKind;
 use std::process::Stdio;
 use std::time::Duration;
 use tempfile::TempDir;
@@ -87,7 +88,10 @@ impl Foreign {
             .output();
         let output = tokio::time::timeout(within, output).await;
         let output = output.map_err(|_| format!("{program} took more than {within:?}"))?;
-        let output = output.map_err(|error| format!("{program} does not start: {error}"))?;
+        let output = output.map_err(|error| match error.kind() {
+            ErrorKind::NotFound => format!("{program} is not installed"),
+            _ => format!("{program} does not start: {error}"),
+        })?;
         if output.status.success() {
             return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
         }
