@@ -1,6 +1,10 @@
 //! Ours, with its settings in one place.
 
+use std::time::Duration;
 use tower_permit::{Coordinator, Redis};
+
+/// However slow the machine is, nobody is refused.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Whether a permit that was freed may stay for the next caller here. Where trips to the server are what is measured it may not.
 #[derive(Clone, Copy)]
@@ -12,7 +16,7 @@ pub(crate) enum Linger {
 /// Everything else is as a user finds it.
 pub(crate) fn coordinator(url: &str, linger: Linger) -> Coordinator {
     let redis = Redis::new(url).and_then(|redis| redis.prefix("bench"));
-    let builder = Coordinator::builder(redis.expect("a URL"));
+    let builder = Coordinator::builder(redis.expect("a URL")).outage_after(PATIENCE);
     let builder = match linger {
         Linger::On | Linger::Off => builder,
     };

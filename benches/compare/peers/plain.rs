@@ -69,8 +69,11 @@ pub(crate) fn client(url: &str) -> redis::Client {
 }
 
 pub(crate) async fn connect(url: &str) -> MultiplexedConnection {
-    let connection = client(url).get_multiplexed_async_connection().await;
-    connection.expect("a connection")
+    // However slow the machine is.
+    let config = redis::AsyncConnectionConfig::new().set_response_timeout(None);
+    let client = client(url);
+    let connection = client.get_multiplexed_async_connection_with_config(&config);
+    connection.await.expect("a connection")
 }
 
 /// Never used before, in whatever process.
