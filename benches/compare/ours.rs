@@ -18,7 +18,8 @@ pub(crate) fn coordinator(url: &str, linger: Linger) -> Coordinator {
     let redis = Redis::new(url).and_then(|redis| redis.prefix("bench"));
     let builder = Coordinator::builder(redis.expect("a URL")).outage_after(PATIENCE);
     let builder = match linger {
-        Linger::On | Linger::Off => builder,
+        Linger::On => builder,
+        Linger::Off => builder.linger(Duration::ZERO),
     };
     builder.build().expect("fine settings")
 }
