@@ -23,3 +23,8 @@ pub(crate) fn coordinator(url: &str, linger: Linger) -> Coordinator {
     };
     builder.build().expect("fine settings")
 }
+
+/// Gives everything back while the server is still there, so that nothing runs on beside the next figure.
+pub(crate) async fn close(permits: &Coordinator) {
+    permits.shutdown(PATIENCE).await.expect("nothing is held");
+}

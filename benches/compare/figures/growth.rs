@@ -76,8 +76,8 @@ pub(crate) async fn run(results: &mut Results) {
 /// Two nodes, so that the line stands at the server too.
 async fn waiters(plan: Plan, waiting: u32) -> f64 {
     let server = RedisServer::start();
-    let semaphores = [(); 2].map(|()| {
-        let permits = ours::coordinator(&server.url(), Linger::On);
+    let nodes = [(); 2].map(|()| ours::coordinator(&server.url(), Linger::On));
+    let semaphores = nodes.each_ref().map(|permits| {
         let semaphore = permits.semaphore("growth", FEW).expect("a limit");
         semaphore.max_waiting(2 * MANY as usize)
     });
@@ -93,14 +93,20 @@ async fn waiters(plan: Plan, waiting: u32) -> f64 {
         }
     };
     let tasks = (FEW + waiting) as usize;
-    micros(measure::tasks(plan, tasks, &server, work).await)
+    let done = measure::tasks(plan, tasks, &server, work).await;
+    for permits in &nodes {
+        ours::close(permits).await;
+    }
+    micros(done)
 }
 
 async fn limit(plan: Plan, limit: u32) -> f64 {
     let server = RedisServer::start();
     let permits = ours::coordinator(&server.url(), Linger::Off);
     let semaphore = permits.semaphore("growth", limit).expect("a limit");
-    lone_pair(plan, &server, &semaphore).await
+    let pair = lone_pair(plan, &server, &semaphore).await;
+    ours::close(&permits).await;
+    pair
 }
 
 async fn held(plan: Plan, held: u32) -> f64 {
@@ -111,7 +117,10 @@ async fn held(plan: Plan, held: u32) -> f64 {
     for _ in 0..held {
         all.push(semaphore.acquire().await.expect("a permit"));
     }
-    lone_pair(plan, &server, &semaphore).await
+    let pair = lone_pair(plan, &server, &semaphore).await;
+    drop(all);
+    ours::close(&permits).await;
+    pair
 }
 
 async fn keys(plan: Plan, held: u32) -> f64 {
@@ -123,7 +132,10 @@ async fn keys(plan: Plan, held: u32) -> f64 {
         all.push(mutex.lock().await.expect("a lock"));
     }
     let semaphore = permits.semaphore("growth", FEW).expect("a limit");
-    lone_pair(plan, &server, &semaphore).await
+    let pair = lone_pair(plan, &server, &semaphore).await;
+    drop(all);
+    ours::close(&permits).await;
+    pair
 }
 
 async fn lone_pair(plan: Plan, server: &RedisServer, semaphore: &Semaphore) -> f64 {

@@ -163,6 +163,7 @@ async fn ping(results: &mut Results) {
         },
     );
     results.add(PING, rounds.await);
+    ours::close(&permits).await;
 }
 
 async fn sequential(results: &mut Results) {
@@ -187,6 +188,7 @@ async fn sequential(results: &mut Results) {
         },
     );
     results.add(SEQUENTIAL, rounds.await);
+    ours::close(&permits).await;
 }
 
 async fn hot_tokio(results: &mut Results) {
@@ -230,6 +232,7 @@ async fn hot_tokio(results: &mut Results) {
     results.add_values(HOT_TOKIO, rates(&ours), rates(&other));
     let scripts = ours.iter().map(|done| done.scripts / done.seconds);
     results.add_values(COMMANDS, median(scripts), rates(&ours));
+    ours::close(&permits).await;
 }
 
 async fn hot_rslock(results: &mut Results) {
@@ -259,6 +262,7 @@ async fn hot_rslock(results: &mut Results) {
         },
     );
     results.add(HOT_RSLOCK, rounds.await);
+    ours::close(&permits).await;
 }
 
 async fn hot_foreign(results: &mut Results, library: Library, about: About) {
@@ -274,7 +278,9 @@ async fn hot_foreign(results: &mut Results, library: Library, about: About) {
         }
         Ok::<_, String>((ours, other))
     };
-    match rounds.await {
+    let rounds = rounds.await;
+    ours::close(&permits).await;
+    match rounds {
         Ok(rounds) => results.add(about, rounds),
         Err(reason) => results
             .not_measured
@@ -374,6 +380,7 @@ async fn keyed(results: &mut Results) {
         },
     );
     results.add(KEYED, rounds.await);
+    ours::close(&permits).await;
 }
 
 async fn lone(results: &mut Results) {
@@ -413,4 +420,5 @@ async fn lone(results: &mut Results) {
         },
     );
     results.add(LONE, rounds.await);
+    ours::close(&permits).await;
 }
