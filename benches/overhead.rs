@@ -1,4 +1,4 @@
-//! What a permit costs within one process: ours beside tokio's semaphore and `tower::limit`.
+//! What a permit costs within one process: ours beside tokio's semaphore, tokio's mutex and `tower::limit`.
 //!
 //! ```text
 //! cargo bench --bench overhead
@@ -19,14 +19,32 @@ fn semaphores(c: &mut Criterion) {
     let mut group = c.benchmark_group("semaphore, acquire and release");
     group.bench_function("tokio", |b| {
         let semaphore = Arc::new(tokio::sync::Semaphore::new(LIMIT as usize));
+        // Owned, as ours is.
         b.to_async(&runtime)
-            .iter(|| async { drop(black_box(semaphore.acquire().await)) });
+            .iter(|| async { drop(black_box(Arc::clone(&semaphore).acquire_owned().await)) });
     });
     group.bench_function("tower-permit, memory", |b| {
         let permits = Coordinator::new(Memory::new());
         let semaphore = permits.semaphore("bench", LIMIT).expect("a fine limit");
         b.to_async(&runtime)
             .iter(|| async { drop(black_box(semaphore.acquire().await)) });
+    });
+    group.finish();
+}
+
+fn mutexes(c: &mut Criterion) {
+    let runtime = runtime();
+    let mut group = c.benchmark_group("mutex, lock and unlock");
+    group.bench_function("tokio", |b| {
+        let mutex = Arc::new(tokio::sync::Mutex::new(()));
+        b.to_async(&runtime)
+            .iter(|| async { drop(black_box(Arc::clone(&mutex).lock_owned().await)) });
+    });
+    group.bench_function("tower-permit, memory", |b| {
+        let permits = Coordinator::new(Memory::new());
+        let mutex = permits.mutex("bench").expect("a fine name");
+        b.to_async(&runtime)
+            .iter(|| async { drop(black_box(mutex.lock().await)) });
     });
     group.finish();
 }
@@ -75,5 +93,5 @@ fn runtime() -> tokio::runtime::Runtime {
         .expect("a runtime")
 }
 
-criterion_group!(benches, semaphores, layers);
+criterion_group!(benches, semaphores, mutexes, layers);
 criterion_main!(benches);

@@ -1,0 +1,127 @@
+//! The results as a table and plots, and where they go.
+
+use crate::figures::{Figure, Results, number};
+use crate::plot;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const BEGIN: &str = "<!-- compare: begin -->\n";
+const END: &str = "<!-- compare: end -->";
+
+/// Prints the table and writes everything; where it is kept too, if `save`.
+pub(crate) fn write(results: &Results, quick: bool, save: bool) -> io::Result<()> {
+    let table = table(results, quick);
+    println!("\n{table}");
+    let project = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut folders = vec![target().join("compare")];
+    if save {
+        folders.push(project.join("benches/results"));
+    }
+    for folder in folders {
+        fs::create_dir_all(&folder)?;
+        fs::write(folder.join("compare.md"), &table)?;
+        plot::waits(&folder.join("waits.svg"), &results.waits).map_err(io::Error::other)?;
+        plot::hot_name(&folder.join("hot_name.svg"), &results.figures).map_err(io::Error::other)?;
+        println!("written: {}", folder.display());
+    }
+    if save {
+        let plot = "![How long an acquisition waits](benches/results/waits.svg)";
+        fill(&project.join("README.md"), &format!("{table}\n{plot}\n"))?;
+    }
+    Ok(())
+}
+
+/// cargo's folder for what is built.
+fn target() -> PathBuf {
+    let scratch = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    scratch.parent().unwrap_or(scratch).to_owned()
+}
+
+fn table(results: &Results, quick: bool) -> String {
+    let mut table = format!(
+        "Measured on {}{}. Medians of {} rounds in turn.\n\n\
+         | figure | ours | other | ratio | to reach | what |\n\
+         | --- | --- | --- | --- | --- | --- |\n",
+        machine(),
+        if quick {
+            ", in a hurry (`--quick`)"
+        } else {
+            ""
+        },
+        results.plan.rounds,
+    );
+    for figure in &results.figures {
+        table.push_str(&row(figure));
+    }
+    if !results.not_measured.is_empty() {
+        let reasons = results.not_measured.join("; ");
+        table.push_str(&format!("\nNot measured: {reasons}.\n"));
+    }
+    table
+}
+
+fn row(figure: &Figure) -> String {
+    let about = figure.about;
+    format!(
+        "| `{}` | {} | {} | {} | {} | {} ({}) |\n",
+        about.name,
+        number(figure.ours),
+        number(figure.other),
+        number(figure.ratio()),
+        figure.verdict().replace(">=", "≥").replace("<=", "≤"),
+        about.what,
+        about.unit,
+    )
+}
+
+/// Processor, cores, system, and versions, as far as they can be found.
+fn machine() -> String {
+    let line = |file: &str, start: &str| {
+        let text = fs::read_to_string(file).ok()?;
+        let line = text.lines().find_map(|line| line.strip_prefix(start))?;
+        Some(
+            line.trim_matches(|c: char| c.is_whitespace() || ":=\"".contains(c))
+                .to_owned(),
+        )
+    };
+    let said = |program: &str| {
+        let output = Command::new(program).arg("--version").output().ok()?;
+        String::from_utf8(output.stdout).ok()
+    };
+    let redis = said("redis-server").and_then(|said| {
+        let version = said
+            .split_whitespace()
+            .find_map(|word| word.strip_prefix("v="));
+        version.map(|version| format!("Redis {version}"))
+    });
+    let rust = said("rustc").and_then(|said| {
+        let version = said.split_whitespace().nth(1);
+        version.map(|version| format!("Rust {version}"))
+    });
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let parts = [
+        line("/proc/cpuinfo", "model name"),
+        Some(format!("{cores} cores for everything, the server too")),
+        line("/etc/os-release", "PRETTY_NAME"),
+        redis,
+        rust,
+    ];
+    let parts: Vec<_> = parts.into_iter().flatten().collect();
+    parts.join(", ")
+}
+
+/// Puts the text between the two marks.
+fn fill(readme: &Path, text: &str) -> io::Result<()> {
+    let page = fs::read_to_string(readme)?;
+    let parts = page.split_once(BEGIN).and_then(|(head, rest)| {
+        let (_, tail) = rest.split_once(END)?;
+        Some((head, tail))
+    });
+    let Some((head, tail)) = parts else {
+        let error = format!("{} has no place for it", readme.display());
+        return Err(io::Error::other(error));
+    };
+    fs::write(readme, format!("{head}{BEGIN}{text}{END}{tail}"))
+}
