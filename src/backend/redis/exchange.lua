@@ -1,29 +1,32 @@
 -- Everything one node has to say about one name, in one step.
 --
 -- KEYS  1 permits: sorted set, ticket -> deadline    2 queue: sorted set, ticket -> arrival    3 meta: hash, see below
--- ARGV  1 node   2 number of this call, 0 = nobody's word   3 limit   4 lease, ms   5 channel of a node, without the node
---       6 what a push calls this queue   7-10 how many tickets leave, keep, enter, try   11... these tickets: numbers of
---       this node, or whole tickets when it is nobody's word
--- reply {0}: a later call of this node came before, nothing was changed
---       {1, in use, waiting, look again in ms or -1, last token, pushes refused, left, kept, entered, tried,
---        ticket, token, ...}: the last pairs are this node's own waiting tickets that were granted. A letter per ticket:
---       left 1 a permit, 2 a place, 0 nothing; the others h held, w waiting, r refused, g gone
+-- ARGV  1 node   2 packed: number of this call (0 = nobody's word), limit, lease in ms, how many tickets leave, keep,
+--       enter, try   3 the lease once more, as text   4 an hour and two leases, as text: this server is slow to make text
+--       of numbers   5... these tickets: numbers of this node, or whole tickets when it is nobody's word
+-- reply nothing: a later call of this node came before, nothing was changed
+--       packed: in use, waiting, look again in ms or -1, last token, 1 if a push was refused; then a letter per ticket:
+--       of those that left 1 a permit, 2 a place, 0 nothing; of the others h held, w waiting, r refused, g gone; then,
+--       packed: ticket, token, ... of this node's own waiting tickets that were granted
+--
+-- meta  state: what every call needs. rest: what is needed besides while somebody waits or after a gap. And a field per
+--       node: {number of its last call, limit, lease, last word, how many of its tickets wait}. Each value is short
+--       enough for a small hash to be stored compactly.
 --
 -- An error in the middle leaves a valid state: a permit is added before it leaves the queue, meta is written last. The
--- first write is a ZREM, which passes when memory is full; after it, so does the rest.
-local call = redis.call
+-- first write is one that passes when memory is full (ZREM, PEXPIRE); after it, so does the rest.
+local call, pack, unpack_numbers = redis.call, struct.pack, struct.unpack
 local PERMITS, QUEUE, META = KEYS[1], KEYS[2], KEYS[3]
-local STATE, NODE = '<dddddddddddddd', '<ddddd'
+local CALL, STATE, REST, NODE, ANSWER = '<ddddddd', '<dddddddd', '<ddddd', '<ddddd', '<ddddd'
+local CALL_BYTES, STATE_BYTES, REST_BYTES, NODE_BYTES = 56, 64, 40, 40
 local MOST_GRANTS, MOST_LOOKS, MOST_ORPHANS = 256, 1024, 2000
 local HOUR = 3600000
 
-local node, number, limit, lease = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
-local leaves, keeps, enters, tries = tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10])
-if not (number and limit and lease and leaves and keeps and enters and tries)
-  or #ARGV ~= 10 + leaves + keeps + enters + tries then
-  return redis.error_reply('ERR malformed call')
-end
+local node, said, lease_text, hour_text = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+if #ARGV < 4 or #said ~= CALL_BYTES then return redis.error_reply('ERR malformed call') end
+local number, limit, lease, leaves, keeps, enters, tries = unpack_numbers(CALL, said)
 local wanted = enters + tries
+if #ARGV ~= 4 + leaves + keeps + wanted then return redis.error_reply('ERR malformed call') end
 local mine = number > 0 and node .. '-' or ''
 
 -- Read. Whatever stands under our keys and is not ours shows before anything is written.
@@ -31,27 +34,24 @@ local time = call('TIME')
 local micros = time[1] * 1000000 + time[2]
 local now = math.floor(micros / 1000)
 local read = call('HMGET', META, 'state', node)
--- clock: the lease clock. last: TIME when it was read. grace, due, gap: see "purge". sweep: the clock at the next one.
--- expires: TIME at which the first of our keys goes. mute: 1 when a push was refused.
-local clock, last, grace, due, gap, span, token, arrival, waiting, shortest, longest, expires, sweep, mute
-local known = read[1]
-if known then
-  if #known ~= struct.size(STATE) or (read[2] and #read[2] ~= struct.size(NODE)) then
-    return redis.error_reply('INCOMPATIBLE meta was written by another version')
-  end
-  clock, last, grace, due, gap, span, token, arrival, waiting, shortest, longest, expires, sweep, mute =
-    struct.unpack(STATE, known)
-else
-  clock, last, grace, due, gap, span, token, arrival = now, now, 0, 0, 0, 0, 0, 0
-  shortest, longest, expires, sweep, mute = lease, lease, 0, now + lease, 0
+local known, mine_known = read[1], read[2]
+if (known and #known ~= STATE_BYTES) or (mine_known and #mine_known ~= NODE_BYTES) then
+  return redis.error_reply('INCOMPATIBLE meta was written by another version')
 end
+-- clock: the lease clock. last: TIME when it was read. sweep: the clock at the next one. expires: TIME at which the first of
+-- our keys goes. busy: 0 while nobody waits and no gap counts, 2 when there is a rest.
+local clock, last, token, shortest, longest, expires, sweep, busy = now, now, 0, lease, lease, 0, now + lease, 0
+if known then clock, last, token, shortest, longest, expires, sweep, busy = unpack_numbers(STATE, known) end
 local my_waiting = 0
-if read[2] then
-  local latest, _, _, _, count = struct.unpack(NODE, read[2])
-  if number < latest then return {0} end
+if mine_known then
+  local latest, _, _, _, count = unpack_numbers(NODE, mine_known)
+  if number < latest then return '' end
   my_waiting = count
 end
-local in_use = call('ZCARD', PERMITS)
+local in_use, waiting = call('ZCARD', PERMITS), 0
+if busy > 0 or not known or in_use - leaves + wanted > limit then waiting = call('ZCARD', QUEUE) end
+-- The keys of an idle name do not last, whatever the state says.
+if in_use == 0 and waiting == 0 then expires = 0 end
 
 -- The lease clock follows TIME and never goes back. A gap: so much time at once that holders may have been unable to
 -- speak (a stall, a step of the server's clock), or nobody called.
@@ -59,36 +59,48 @@ local passed = math.max(0, now - last)
 clock, last = clock + passed, now
 local gapped = not known or passed > shortest / 2
 
--- The common case on a path of its own, without closures and tables, which would cost more than the commands: nobody
--- waits, there is room, at most one ticket leaves and one enters, and nothing has to be tidied up.
-if waiting == 0 and grace == 0 and not gapped and clock < sweep and number > 0 and keeps == 0 and leaves < 2
-  and wanted < 2 and (wanted == 0 or in_use < limit) then
-  local left, held, fresh = '', '', false
-  if leaves == 0 then
-    call('ZREM', PERMITS, '')
-  elseif call('ZREM', PERMITS, mine .. ARGV[11]) == 1 then
-    in_use, left = in_use - 1, '1'
-  else
-    left = '0'
+-- Leave, where nobody waits.
+local left = ''
+local alone = busy == 0 and waiting == 0
+if alone then
+  for i = 5, 4 + leaves do
+    local was = call('ZREM', PERMITS, mine .. ARGV[i])
+    in_use, left = in_use - was, left .. (was == 1 and '1' or '0')
   end
-  if wanted == 1 then
-    held, fresh = 'h', in_use == 0
-    if call('ZADD', PERMITS, 'GT', clock + lease, mine .. ARGV[11 + leaves]) == 1 then
-      in_use, token = in_use + 1, math.max(token + 1, micros)
-    end
-  end
-  shortest, longest = math.min(shortest, lease), math.max(longest, lease)
-  local grow = in_use > 0 and expires < now + HOUR + longest
-  if in_use == 0 then expires = now + longest elseif grow then expires = now + HOUR + 2 * longest end
-  call('HSET', META, 'state',
-    struct.pack(STATE, clock, last, 0, due, gap, span, token, arrival, 0, shortest, longest, expires, sweep, mute),
-    node, struct.pack(NODE, number, limit, lease, clock, 0))
-  if in_use == 0 or grow then call('PEXPIRE', META, expires - now) end
-  if grow or fresh then call('PEXPIRE', PERMITS, expires - now) end
-  return {1, in_use, 0, -1, token, mute, left, '', enters == 1 and held or '', tries == 1 and held or ''}
 end
 
-if not known or waiting > 0 or in_use - leaves + wanted > limit then waiting = call('ZCARD', QUEUE) end
+-- The common case on a path of its own, without closures and tables, which would cost more than the commands: nobody
+-- waits, there is room, at most one ticket enters, and nothing has to be tidied up.
+if alone and number > 0 and keeps == 0 and wanted < 2 and (wanted == 0 or in_use < limit)
+  and clock < sweep and (in_use == 0 or not gapped) then
+  local same = shortest == lease and longest == lease
+  if not same then shortest, longest = math.min(shortest, lease), math.max(longest, lease) end
+  local word = pack(NODE, number, limit, lease, clock, 0)
+  if wanted == 0 then
+    -- No more than a word of this node: the state, if there is one, stands as it is.
+    if leaves == 0 then call('ZREM', PERMITS, '') end
+    call('HSET', META, node, word)
+    if in_use == 0 then call('PEXPIRE', META, same and lease_text or longest) end
+    return pack(ANSWER, in_use, 0, -1, token, 0) .. left
+  end
+  local grow, hour, fresh = expires < now + HOUR + longest, same and hour_text or HOUR + 2 * longest, in_use == 0
+  if known and grow then call('PEXPIRE', META, hour) elseif leaves == 0 then call('ZREM', PERMITS, '') end
+  if call('ZADD', PERMITS, 'GT', clock + lease, mine .. ARGV[5 + leaves]) == 1 then
+    in_use, token = in_use + 1, math.max(token + 1, micros)
+  end
+  if grow or fresh then call('PEXPIRE', PERMITS, hour) end
+  if grow then expires = now + HOUR + 2 * longest end
+  call('HSET', META, 'state', pack(STATE, clock, last, token, shortest, longest, expires, sweep, 0), node, word)
+  if not known then call('PEXPIRE', META, hour) end
+  return pack(ANSWER, in_use, 0, -1, token, 0) .. left .. 'h'
+end
+
+-- grace, due, gap, span: see "purge". mute: 1 when a push was refused.
+local grace, due, gap, span, mute = 0, 0, 0, 0, 0
+if busy == 2 then
+  local rest = call('HMGET', META, 'rest')[1]
+  if rest and #rest == REST_BYTES then grace, due, gap, span, mute = unpack_numbers(REST, rest) end
+end
 if waiting == 0 then my_waiting = 0 end
 
 local nodes = {} -- what meta says of other nodes: {number, limit, lease, last word, waiting}, false if nothing
@@ -96,7 +108,7 @@ local function about(other)
   local entry = nodes[other]
   if entry == nil then
     local packed = call('HMGET', META, other)[1]
-    entry = packed and #packed == struct.size(NODE) and {struct.unpack(NODE, packed)} or false
+    entry = packed and #packed == NODE_BYTES and {unpack_numbers(NODE, packed)} or false
     nodes[other] = entry
   end
   return entry
@@ -112,33 +124,34 @@ local function one_less_waits(other)
   if entry then entry[5], entry.dirty = math.max(0, entry[5] - 1), true end
 end
 
--- Leave. A ticket may both hold and wait after an error in the middle.
-local left = ''
+-- Leave, where others wait. A ticket may both hold and wait after an error in the middle.
 if leaves == 0 then call('ZREM', PERMITS, '') end
-for i = 11, 10 + leaves do
-  local ticket, was = mine .. ARGV[i], '0'
-  if call('ZREM', PERMITS, ticket) == 1 then
-    in_use, was = in_use - 1, '1'
+if not alone then
+  for i = 5, 4 + leaves do
+    local ticket = mine .. ARGV[i]
+    local was = '0'
+    if call('ZREM', PERMITS, ticket) == 1 then
+      in_use, was = in_use - 1, '1'
+    end
+    if waiting > 0 and call('ZREM', QUEUE, ticket) == 1 then
+      one_less_waits(number > 0 and node or node_of(ticket))
+      if was == '0' then was = '2' end
+    end
+    left = left .. was
   end
-  if waiting > 0 and call('ZREM', QUEUE, ticket) == 1 then
-    one_less_waits(number > 0 and node or node_of(ticket))
-    if was == '0' then was = '2' end
-  end
-  left = left .. was
 end
 
 -- Keep: permits only, a place in the queue is none.
-local at, kept = 10 + leaves, {}
+local at, kept = 4 + leaves, {}
+local deadline = string.format('%.0f', clock + lease) -- once, and not for each ticket
 if keeps > 0 then
   local ask, add = {}, {}
   for i = 1, keeps do ask[i] = mine .. ARGV[at + i] end
   local scores = call('ZMSCORE', PERMITS, unpack(ask))
   for i = 1, keeps do
-    kept[i] = scores[i] and 'h' or 'g'
-    if scores[i] then
-      add[#add + 1] = clock + lease
-      add[#add + 1] = ask[i]
-    end
+    local held = scores[i]
+    kept[i] = held and 'h' or 'g'
+    if held then add[#add + 1], add[#add + 2] = deadline, ask[i] end
   end
   if #add > 0 then call('ZADD', PERMITS, 'XX', 'GT', unpack(add)) end
 end
@@ -176,9 +189,9 @@ if clock >= sweep and grace == 0 then
   if number > 0 then least, most = lease, lease end
   for i = 1, #all, 2 do
     local other, packed = all[i], all[i + 1]
-    if other ~= 'state' and other ~= node then
+    if other ~= 'state' and other ~= 'rest' and other ~= node then
       local _, _, its_lease, word, count = 0, 0, 0, 0, 0
-      if #packed == struct.size(NODE) then _, _, its_lease, word, count = struct.unpack(NODE, packed) end
+      if #packed == NODE_BYTES then _, _, its_lease, word, count = unpack_numbers(NODE, packed) end
       if word + its_lease < clock then
         call('HDEL', META, other)
         nodes[other] = false
@@ -242,8 +255,7 @@ local function grant()
         if owner == node then
           granted[#granted + 1] = ticket
         else
-          pushes[owner] = (pushes[owner] or ARGV[6])
-            .. string.format(' %s %.0f', string.sub(ticket, #owner + 2), token)
+          pushes[owner] = (pushes[owner] or '') .. string.format(' %s %.0f', string.sub(ticket, #owner + 2), token)
         end
       end
     end
@@ -255,7 +267,6 @@ if waiting > 0 then grant() end
 -- Enter and try.
 local entered, tried = '', ''
 if wanted > 0 then
-  local deadline = clock + lease
   if waiting == 0 and in_use + wanted <= limit then
     -- Nobody waits and there is room for all: whether they are new or renewed makes no difference to the answer.
     local added
@@ -273,7 +284,7 @@ if wanted > 0 then
     if added > 0 then token = math.max(token + 1, micros) + added - 1 end
     entered, tried = string.rep('h', enters), string.rep('h', tries)
   else
-    local ask, states, add, queue, places = {}, {}, {}, {}, 0
+    local ask, states, add, queue, places, arrival = {}, {}, {}, {}, 0, nil -- arrival: of the last in the queue
     for i = 1, wanted do ask[i] = mine .. ARGV[at + i] end
     local held = call('ZMSCORE', PERMITS, unpack(ask))
     local placed = waiting > 0 and call('ZMSCORE', QUEUE, unpack(ask)) or {}
@@ -291,7 +302,10 @@ if wanted > 0 then
         states[i] = 'r'
       else
         states[i] = 'w'
-        fresh_queue = fresh_queue or waiting == 0
+        if not arrival then
+          fresh_queue = waiting == 0
+          arrival = fresh_queue and 0 or tonumber(call('ZRANGE', QUEUE, -1, -1, 'WITHSCORES')[2] or 0)
+        end
         arrival, waiting, my_waiting = arrival + 1, waiting + 1, my_waiting + 1
         queue[#queue + 1], queue[#queue + 2] = arrival, ask[i]
       end
@@ -325,33 +339,42 @@ if number > 0 or known then
   local idle = in_use == 0 and waiting == 0
   local grow = false
   if idle then
-    grace, span, expires = 0, 0, now + longest
+    grace, expires = 0, now + longest
   elseif expires < now + HOUR + longest then
     grow, expires = true, now + HOUR + 2 * longest
   end
 
-  local function state()
-    return struct.pack(STATE, clock, last, grace, due, gap, span, token, arrival, waiting, shortest, longest, expires, sweep,
-      mute)
-  end
   for other, entry in pairs(nodes) do
     if entry and entry.dirty then
-      call('HSET', META, other, struct.pack(NODE, entry[1], entry[2], entry[3], entry[4], entry[5]))
+      call('HSET', META, other, pack(NODE, entry[1], entry[2], entry[3], entry[4], entry[5]))
     end
   end
-  if number > 0 then
-    call('HSET', META, 'state', state(), node, struct.pack(NODE, number, limit, lease, clock, my_waiting))
-  else
-    call('HSET', META, 'state', state())
+  local function write_meta()
+    local rest = grace > 0 or (mute == 1 and waiting > 0)
+    if rest then
+      call('HSET', META, 'rest', pack(REST, grace, due, gap, span, mute))
+    elseif busy == 2 then
+      call('HDEL', META, 'rest')
+    end
+    busy = rest and 2 or waiting > 0 and 1 or 0
+    local state = pack(STATE, clock, last, token, shortest, longest, expires, sweep, busy)
+    if number > 0 then
+      call('HSET', META, 'state', state, node, pack(NODE, number, limit, lease, clock, my_waiting))
+    else
+      call('HSET', META, 'state', state)
+    end
   end
+  write_meta()
 
   if next(pushes) then
+    -- Where they listen and what they call this queue, by its key: prefix:kind:{name}.
+    local prefix, kind, name = string.match(PERMITS, '^(.*):(%a+):{(.*)}$')
     local was = mute
     for other, what in pairs(pushes) do
-      local answer = redis.pcall('PUBLISH', ARGV[5] .. other, what)
+      local answer = redis.pcall('PUBLISH', prefix .. ':inbox:' .. other, kind .. ':' .. name .. what)
       mute = type(answer) == 'table' and answer.err and 1 or 0
     end
-    if mute ~= was then call('HSET', META, 'state', state()) end
+    if mute ~= was then write_meta() end
   end
 
   if idle or grow then call('PEXPIRE', META, expires - now) end
@@ -373,9 +396,8 @@ elseif my_waiting > 0 and number > 0 then
   look_again = math.max(1, math.floor(look_again))
 end
 
-local reply = {1, in_use, waiting, look_again, token, mute, left, table.concat(kept), entered, tried}
+local grants = ''
 for _, ticket in ipairs(granted) do
-  reply[#reply + 1] = string.sub(ticket, #node + 2)
-  reply[#reply + 1] = tokens[ticket]
+  grants = grants .. pack('<dd', tonumber(string.sub(ticket, #node + 2)), tokens[ticket])
 end
-return reply
+return pack(ANSWER, in_use, waiting, look_again, token, mute) .. left .. table.concat(kept) .. entered .. tried .. grants

@@ -486,14 +486,10 @@ impl RedisSession {
             value = self.run(spot, &EXCHANGE, args).await?;
         }
         let value = self.in_words(value)?;
-        let answer = wire::answer(value).ok_or_else(|| wire::nonsense(self.servers.name()))?;
+        let answer = wire::answer(&value, wire::counts(call))
+            .ok_or_else(|| wire::nonsense(self.servers.name()))?;
         self.warn_if_mute(spot, answer.mute);
         let mut reply = answer.reply;
-        if let Reply::Done(outcome) = &mut reply
-            && !fits(outcome, call)
-        {
-            return Err(wire::nonsense(self.servers.name()));
-        }
         if let Reply::Done(Outcome { look_again, .. }) = &mut reply
             && self.servers.is_deaf(spot)
         {
@@ -519,7 +515,8 @@ impl RedisSession {
             })
             .await?;
         let value = self.in_words(value)?;
-        let answer = wire::answer(value).ok_or_else(|| wire::nonsense(self.servers.name()))?;
+        let answer = wire::answer(&value, wire::EVICTION)
+            .ok_or_else(|| wire::nonsense(self.servers.name()))?;
         self.warn_if_mute(Spot::of(queue, ASKED_AGAIN), answer.mute);
         Ok(answer.was_there.first().copied().unwrap_or(false))
     }
@@ -572,14 +569,6 @@ impl Session for RedisSession {
             least_lease: Duration::from_secs(1),
         }
     }
-}
-
-/// An answer has a state for each ticket, or it is none.
-fn fits(outcome: &Outcome, call: &Call) -> bool {
-    outcome.left.len() == call.leave.len()
-        && outcome.kept.len() == call.keep.len()
-        && outcome.entered.len() == call.enter.len()
-        && outcome.tried.len() == call.try_enter.len()
 }
 
 // === impl Source ===

@@ -5,18 +5,30 @@ use super::cluster::{Address, Map};
 use crate::backend::{Call, Event, Grant, Inspection, Outcome, Reply, State, TicketInfo};
 use crate::error::{Error, ErrorKind};
 use crate::name::{Node, Queue};
-use redis::{Cmd, RedisError, ServerErrorKind, Value};
+use redis::{Cmd, RedisError, RedisWrite, ServerErrorKind, Value};
+use std::fmt;
 use std::time::Duration;
 
 /// How many tickets of each kind an inspection lists.
 const LISTED: usize = 1_000;
+/// Keys outlive what is in use by an hour, ms.
+const HOUR: u64 = 3_600_000;
+/// An eviction is one ticket that leaves.
+pub(super) const EVICTION: Counts = [1, 0, 0, 0];
 
 /// The keys of one queue, all in one hash slot.
 pub(super) struct Keys {
     permits: String,
+    #[cfg(all(test, feature = "redis-cluster"))]
     queue: String,
     meta: String,
 }
+
+/// One of them: the prefix, the queue, and what comes after the hash tag.
+struct Key<'a>(&'a str, &'a Queue, &'a str);
+
+/// How many tickets of a call leave, are kept, enter and try.
+pub(super) type Counts = [usize; 4];
 
 /// An answer to `exchange.lua`.
 #[derive(Debug, PartialEq)]
@@ -32,11 +44,12 @@ pub(super) struct Answer {
 
 impl Keys {
     pub(super) fn new(prefix: &str, queue: &Queue) -> Self {
-        let permits = format!("{prefix}:{}:{{{}}}", queue.kind().as_str(), queue.name());
+        let key = |suffix| Key(prefix, queue, suffix).to_string();
         Self {
-            queue: format!("{permits}:queue"),
-            meta: format!("{permits}:meta"),
-            permits,
+            permits: key(""),
+            #[cfg(all(test, feature = "redis-cluster"))]
+            queue: key(":queue"),
+            meta: key(":meta"),
         }
     }
 
@@ -77,46 +90,74 @@ impl Keys {
         };
         words.iter().map(command).collect()
     }
+}
 
-    fn add_to(&self, command: &mut Cmd) {
-        command
-            .arg(3)
-            .arg(&self.permits)
-            .arg(&self.queue)
-            .arg(&self.meta);
+// === impl Key ===
+
+impl fmt::Display for Key<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(prefix, queue, suffix) = self;
+        let (kind, name) = (queue.kind().as_str(), queue.name());
+        [prefix, ":", kind, ":{", name, "}", suffix]
+            .iter()
+            .try_for_each(|part| f.write_str(part))
     }
 }
 
 /// The arguments of `exchange.lua` after the script: keys and all that a node has to say.
 pub(super) fn add_call(command: &mut Cmd, prefix: &str, node: &Node, call: &Call) {
-    Keys::new(prefix, &call.queue).add_to(command);
-    command
-        .arg(node.as_str())
-        .arg(call.number)
-        .arg(call.limit)
-        .arg(millis(call.lease));
-    add_address(command, prefix, &call.queue);
-    let groups = [&call.leave, &call.keep, &call.enter, &call.try_enter];
-    for group in groups {
-        command.arg(group.len());
-    }
-    for ticket in groups.into_iter().flatten() {
+    let lease = millis(call.lease);
+    add_keys(command, prefix, &call.queue);
+    command.arg(node.as_str());
+    add_numbers(command, call.number, call.limit, lease, counts(call));
+    command.arg(lease).arg(HOUR + 2 * lease);
+    for ticket in groups(call).into_iter().flatten() {
         command.arg(*ticket);
     }
 }
 
 /// The same for one ticket that is taken out in nobody's name.
 pub(super) fn add_eviction(command: &mut Cmd, prefix: &str, queue: &Queue, ticket: &str) {
-    Keys::new(prefix, queue).add_to(command);
-    command.arg("").arg(0).arg(0).arg(0);
-    add_address(command, prefix, queue);
-    command.arg(1).arg(0).arg(0).arg(0).arg(ticket);
+    add_keys(command, prefix, queue);
+    command.arg("");
+    add_numbers(command, 0, 0, 0, EVICTION);
+    command.arg(0).arg(HOUR).arg(ticket);
 }
 
 /// The arguments of `inspect.lua` after the script.
 pub(super) fn add_inspection(command: &mut Cmd, prefix: &str, queue: &Queue) {
-    Keys::new(prefix, queue).add_to(command);
+    add_keys(command, prefix, queue);
     command.arg(LISTED);
+}
+
+pub(super) fn counts(call: &Call) -> Counts {
+    groups(call).map(Vec::len)
+}
+
+fn groups(call: &Call) -> [&Vec<u64>; 4] {
+    [&call.leave, &call.keep, &call.enter, &call.try_enter]
+}
+
+fn add_keys(command: &mut Cmd, prefix: &str, queue: &Queue) {
+    command.arg(3);
+    for suffix in ["", ":queue", ":meta"] {
+        command.write_arg_fmt(Key(prefix, queue, suffix));
+    }
+}
+
+/// Packed, as the script reads and writes numbers: it is slow with text.
+fn add_numbers(command: &mut Cmd, number: u64, limit: u32, lease: u64, counts: Counts) {
+    let [leave, keep, enter, tries] = counts.map(|count| count as f64);
+    let numbers = [
+        number as f64,
+        limit.into(),
+        lease as f64,
+        leave,
+        keep,
+        enter,
+        tries,
+    ];
+    command.write_arg(numbers.map(f64::to_le_bytes).as_flattened());
 }
 
 /// The channel of a node.
@@ -124,63 +165,63 @@ pub(super) fn inbox(prefix: &str, node: &str) -> String {
     format!("{prefix}:inbox:{node}")
 }
 
-fn add_address(command: &mut Cmd, prefix: &str, queue: &Queue) {
-    command
-        .arg(inbox(prefix, ""))
-        .arg(format!("{}:{}", queue.kind().as_str(), queue.name()));
-}
-
 pub(in crate::backend) fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1)
 }
 
-/// Reads an answer of `exchange.lua`. `None` if it makes no sense.
-pub(super) fn answer(value: Value) -> Option<Answer> {
-    let Value::Array(items) = value else {
+/// Reads an answer of `exchange.lua` to so many tickets. `None` if it makes no sense.
+pub(super) fn answer(value: &Value, counts: Counts) -> Option<Answer> {
+    let Value::BulkString(bytes) = value else {
         return None;
     };
-    let mut items = items.into_iter();
-    if int(items.next()?)? == 0 {
+    if bytes.is_empty() {
         return Some(Answer {
             reply: Reply::Stale,
             mute: false,
             was_there: Vec::new(),
         });
     }
-    let in_use = unsigned(items.next()?)?;
-    let waiting = unsigned(items.next()?)?;
-    let look_again = u64::try_from(int(items.next()?)?)
-        .ok()
-        .map(Duration::from_millis);
-    let token = unsigned(items.next()?)?;
-    let mute = int(items.next()?)? != 0;
-    let left = text_of(items.next()?)?;
-    let mut states = || -> Option<Vec<State>> {
-        let letters = text_of(items.next()?)?;
-        letters.bytes().map(|letter| state(letter, token)).collect()
+    let (numbers, bytes) = bytes.split_first_chunk::<40>()?;
+    let [in_use, waiting, look_again, token, mute] = <[_; 5]>::try_from(numbers.as_chunks().0)
+        .ok()?
+        .map(f64::from_le_bytes);
+    let token = whole(token)?;
+    let [leave, keep, enter, tries] = counts;
+    let (left, bytes) = bytes.split_at_checked(leave)?;
+    let (kept, bytes) = bytes.split_at_checked(keep)?;
+    let (entered, bytes) = bytes.split_at_checked(enter)?;
+    let (tried, grants) = bytes.split_at_checked(tries)?;
+    let states = |letters: &[u8]| -> Option<Vec<State>> {
+        letters.iter().map(|letter| state(*letter, token)).collect()
     };
-    let (kept, entered, tried) = (states()?, states()?, states()?);
-    let mut granted = Vec::new();
-    while let Some(ticket) = items.next() {
-        granted.push(Grant {
-            ticket: text_of(ticket)?.parse().ok()?,
-            token: unsigned(items.next()?)?,
-        });
-    }
+    let (grants, []) = grants.as_chunks::<16>() else {
+        return None;
+    };
+    let granted = grants.iter().map(|grant| {
+        let [ticket, token] = <[_; 2]>::try_from(grant.as_chunks().0)
+            .ok()?
+            .map(f64::from_le_bytes);
+        Some(Grant::new(whole(ticket)?, whole(token)?))
+    });
     Some(Answer {
-        was_there: left.bytes().map(|was| was != b'0').collect(),
-        mute,
+        was_there: left.iter().map(|was| *was != b'0').collect(),
+        mute: mute != 0.0,
         reply: Reply::Done(Outcome {
-            left: left.bytes().map(|was| was == b'1').collect(),
-            kept,
-            entered,
-            tried,
-            granted,
-            in_use,
-            waiting,
-            look_again,
+            left: left.iter().map(|was| *was == b'1').collect(),
+            kept: states(kept)?,
+            entered: states(entered)?,
+            tried: states(tried)?,
+            granted: granted.collect::<Option<_>>()?,
+            in_use: whole(in_use)?,
+            waiting: whole(waiting)?,
+            look_again: whole(look_again).map(Duration::from_millis),
         }),
     })
+}
+
+/// A number of the script that counts something.
+fn whole(number: f64) -> Option<u64> {
+    (number >= 0.0 && number.fract() == 0.0).then_some(number as u64)
 }
 
 /// Reads an answer of `inspect.lua`. `None` if it makes no sense.

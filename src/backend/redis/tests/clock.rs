@@ -67,7 +67,7 @@ impl Stage {
         command.arg(&self.hash);
         wire::add_call(&mut command, "p", &actor.node, call);
         let value: Value = command.query(&mut self.redis).unwrap();
-        wire::answer(value).unwrap().reply
+        wire::answer(&value, wire::counts(call)).unwrap().reply
     }
 
     /// The tickets that stand in the set of permits, live or not.
@@ -81,11 +81,12 @@ impl Stage {
     }
 
     fn nodes_in_meta(&mut self) -> i64 {
-        let fields: i64 = redis::cmd("HLEN")
+        let fields: Vec<String> = redis::cmd("HKEYS")
             .arg("p:limit:{q}:meta")
             .query(&mut self.redis)
             .unwrap();
-        fields - 1
+        let nodes = fields.iter().filter(|field| field.contains('-'));
+        nodes.count() as i64
     }
 }
 
