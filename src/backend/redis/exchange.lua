@@ -9,16 +9,16 @@
 --       of those that left 1 a permit, 2 a place, 0 nothing; of the others h held, w waiting, r refused, g gone; then,
 --       packed: ticket, token, ... of this node's own waiting tickets that were granted
 --
--- meta  state: what every call needs. rest: what is needed besides while somebody waits or after a gap. And a field per
---       node: {number of its last call, limit, lease, last word, how many of its tickets wait}. Each value is short
---       enough for a small hash to be stored compactly.
+-- meta  state: what every call needs. gaps: what is needed besides while a gap counts, else it is not there. And a field
+--       per node: number of its last call, limit, lease, last word, how many of its tickets wait. All of it is packed, and
+--       short enough (64 bytes) for a small hash to be stored compactly.
 --
 -- An error in the middle leaves a valid state: a permit is added before it leaves the queue, meta is written last. The
 -- first write is one that passes when memory is full (ZREM, PEXPIRE); after it, so does the rest.
 local call, pack, unpack_numbers = redis.call, struct.pack, struct.unpack
 local PERMITS, QUEUE, META = KEYS[1], KEYS[2], KEYS[3]
-local CALL, STATE, REST, NODE, ANSWER = '<ddddddd', '<dddddddd', '<ddddd', '<ddddd', '<ddddd'
-local CALL_BYTES, STATE_BYTES, REST_BYTES, NODE_BYTES = 56, 64, 40, 40
+local CALL, STATE, GAPS, NODE, ANSWER = '<ddddddd', '<dddddddBB', '<dddd', '<ddddd', '<ddddd'
+local CALL_BYTES, STATE_BYTES, GAPS_BYTES, NODE_BYTES = 56, 58, 32, 40
 local MOST_GRANTS, MOST_LOOKS, MOST_ORPHANS = 256, 1024, 2000
 local HOUR = 3600000
 
@@ -39,9 +39,9 @@ if (known and #known ~= STATE_BYTES) or (mine_known and #mine_known ~= NODE_BYTE
   return redis.error_reply('INCOMPATIBLE meta was written by another version')
 end
 -- clock: the lease clock. last: TIME when it was read. sweep: the clock at the next one. expires: TIME at which the first of
--- our keys goes. busy: 0 while nobody waits and no gap counts, 2 when there is a rest.
-local clock, last, token, shortest, longest, expires, sweep, busy = now, now, 0, lease, lease, 0, now + lease, 0
-if known then clock, last, token, shortest, longest, expires, sweep, busy = unpack_numbers(STATE, known) end
+-- our keys goes. mute: 1 when a push was refused. busy: 0 while nobody waits and no gap counts, 2 when one does.
+local clock, last, token, shortest, longest, expires, sweep, mute, busy = now, now, 0, lease, lease, 0, now + lease, 0, 0
+if known then clock, last, token, shortest, longest, expires, sweep, mute, busy = unpack_numbers(STATE, known) end
 local my_waiting = 0
 if mine_known then
   local latest, _, _, _, count = unpack_numbers(NODE, mine_known)
@@ -55,7 +55,7 @@ if in_use == 0 and waiting == 0 then expires = 0 end
 
 -- The lease clock follows TIME and never goes back. A gap: so much time at once that holders may have been unable to
 -- speak (a stall, a step of the server's clock), or nobody called.
-local passed = math.max(0, now - last)
+local passed = now > last and now - last or 0
 clock, last = clock + passed, now
 local gapped = not known or passed > shortest / 2
 
@@ -81,7 +81,7 @@ if alone and number > 0 and keeps == 0 and wanted < 2 and (wanted == 0 or in_use
     if leaves == 0 then call('ZREM', PERMITS, '') end
     call('HSET', META, node, word)
     if in_use == 0 then call('PEXPIRE', META, same and lease_text or longest) end
-    return pack(ANSWER, in_use, 0, -1, token, 0) .. left
+    return pack(ANSWER, in_use, 0, -1, token, mute) .. left
   end
   local grow, hour, fresh = expires < now + HOUR + longest, same and hour_text or HOUR + 2 * longest, in_use == 0
   if known and grow then call('PEXPIRE', META, hour) elseif leaves == 0 then call('ZREM', PERMITS, '') end
@@ -90,16 +90,15 @@ if alone and number > 0 and keeps == 0 and wanted < 2 and (wanted == 0 or in_use
   end
   if grow or fresh then call('PEXPIRE', PERMITS, hour) end
   if grow then expires = now + HOUR + 2 * longest end
-  call('HSET', META, 'state', pack(STATE, clock, last, token, shortest, longest, expires, sweep, 0), node, word)
+  call('HSET', META, 'state', pack(STATE, clock, last, token, shortest, longest, expires, sweep, mute, 0), node, word)
   if not known then call('PEXPIRE', META, hour) end
-  return pack(ANSWER, in_use, 0, -1, token, 0) .. left .. 'h'
+  return pack(ANSWER, in_use, 0, -1, token, mute) .. left .. 'h'
 end
 
--- grace, due, gap, span: see "purge". mute: 1 when a push was refused.
-local grace, due, gap, span, mute = 0, 0, 0, 0, 0
+local grace, due, gap, span = 0, 0, 0, 0 -- see "purge"
 if busy == 2 then
-  local rest = call('HMGET', META, 'rest')[1]
-  if rest and #rest == REST_BYTES then grace, due, gap, span, mute = unpack_numbers(REST, rest) end
+  local gaps = call('HMGET', META, 'gaps')[1]
+  if gaps and #gaps == GAPS_BYTES then grace, due, gap, span = unpack_numbers(GAPS, gaps) end
 end
 if waiting == 0 then my_waiting = 0 end
 
@@ -189,7 +188,7 @@ if clock >= sweep and grace == 0 then
   if number > 0 then least, most = lease, lease end
   for i = 1, #all, 2 do
     local other, packed = all[i], all[i + 1]
-    if other ~= 'state' and other ~= 'rest' and other ~= node then
+    if other ~= 'state' and other ~= 'gaps' and other ~= node then
       local _, _, its_lease, word, count = 0, 0, 0, 0, 0
       if #packed == NODE_BYTES then _, _, its_lease, word, count = unpack_numbers(NODE, packed) end
       if word + its_lease < clock then
@@ -350,14 +349,13 @@ if number > 0 or known then
     end
   end
   local function write_meta()
-    local rest = grace > 0 or (mute == 1 and waiting > 0)
-    if rest then
-      call('HSET', META, 'rest', pack(REST, grace, due, gap, span, mute))
+    if grace > 0 then
+      call('HSET', META, 'gaps', pack(GAPS, grace, due, gap, span))
     elseif busy == 2 then
-      call('HDEL', META, 'rest')
+      call('HDEL', META, 'gaps')
     end
-    busy = rest and 2 or waiting > 0 and 1 or 0
-    local state = pack(STATE, clock, last, token, shortest, longest, expires, sweep, busy)
+    busy = grace > 0 and 2 or waiting > 0 and 1 or 0
+    local state = pack(STATE, clock, last, token, shortest, longest, expires, sweep, mute, busy)
     if number > 0 then
       call('HSET', META, 'state', state, node, pack(NODE, number, limit, lease, clock, my_waiting))
     else

@@ -4,7 +4,7 @@
 -- reply {in use, waiting, {ticket, ms left, ...} oldest deadline first, the same of those that wait, first in line first}
 local call = redis.call
 local PERMITS, QUEUE, META = KEYS[1], KEYS[2], KEYS[3]
-local STATE, NODE, STATE_BYTES, NODE_BYTES = '<dddddddd', '<ddddd', 64, 40
+local STATE, NODE, STATE_BYTES, NODE_BYTES = '<dddddddBB', '<ddddd', 58, 40
 local MOST_LOOKS = 10000
 
 local most = tonumber(ARGV[1])
@@ -20,7 +20,7 @@ for i = 1, #all, 2 do
     end
     local reckoned, last = struct.unpack(STATE, packed)
     clock = reckoned + math.max(0, now - last)
-  elseif field ~= 'rest' and #packed == NODE_BYTES then
+  elseif #packed == NODE_BYTES then
     local _, _, lease, word = struct.unpack(NODE, packed)
     ends[field] = word + lease
   end

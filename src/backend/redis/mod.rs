@@ -588,8 +588,9 @@ impl Source {
     where
         F: Future<Output = Result<Result<Value, RedisError>, Error>>,
     {
-        let mut command = redis::cmd("EVALSHA");
-        command.arg(&self.hash);
+        // Room for a call of few tickets.
+        let mut command = Cmd::with_capacity(16, 512);
+        command.arg("EVALSHA").arg(&self.hash);
         args(&mut command);
         match send(command).await? {
             Err(error) if wire::is_script_missing(&error) => {}
