@@ -15,9 +15,9 @@
 --
 -- An error in the middle leaves a valid state: a permit is added before it leaves the queue, meta is written last. The
 -- first write is one that passes when memory is full (ZREM, PEXPIRE); after it, so does the rest.
-local call, pack, unpack_numbers = redis.call, struct.pack, struct.unpack
+local call, pack, unpack_numbers = redis.call, struct.pack, struct.unpack -- `unpack` is Lua's own
 local PERMITS, QUEUE, META = KEYS[1], KEYS[2], KEYS[3]
-local CALL, STATE, GAPS, NODE, ANSWER = '<ddddddd', '<dddddddBB', '<dddd', '<ddddd', '<ddddd'
+local CALL, STATE, GAPS, NODE, ANSWER = '<ddddddd', '<dddddddBB', '<dddd', '<ddddd', '<dddddc0'
 local CALL_BYTES, STATE_BYTES, GAPS_BYTES, NODE_BYTES = 56, 58, 32, 40
 local MOST_GRANTS, MOST_LOOKS, MOST_ORPHANS = 256, 1024, 2000
 local HOUR = 3600000
@@ -81,7 +81,7 @@ if alone and number > 0 and keeps == 0 and wanted < 2 and (wanted == 0 or in_use
     if leaves == 0 then call('ZREM', PERMITS, '') end
     call('HSET', META, node, word)
     if in_use == 0 then call('PEXPIRE', META, same and lease_text or longest) end
-    return pack(ANSWER, in_use, 0, -1, token, mute) .. left
+    return pack(ANSWER, in_use, 0, -1, token, mute, left)
   end
   local grow, hour, fresh = expires < now + HOUR + longest, same and hour_text or HOUR + 2 * longest, in_use == 0
   if known and grow then call('PEXPIRE', META, hour) elseif leaves == 0 then call('ZREM', PERMITS, '') end
@@ -92,7 +92,7 @@ if alone and number > 0 and keeps == 0 and wanted < 2 and (wanted == 0 or in_use
   if grow then expires = now + HOUR + 2 * longest end
   call('HSET', META, 'state', pack(STATE, clock, last, token, shortest, longest, expires, sweep, mute, 0), node, word)
   if not known then call('PEXPIRE', META, hour) end
-  return pack(ANSWER, in_use, 0, -1, token, mute) .. left .. 'h'
+  return pack(ANSWER, in_use, 0, -1, token, mute, left .. 'h')
 end
 
 local grace, due, gap, span = 0, 0, 0, 0 -- see "purge"
@@ -398,4 +398,5 @@ local grants = ''
 for _, ticket in ipairs(granted) do
   grants = grants .. pack('<dd', tonumber(string.sub(ticket, #node + 2)), tokens[ticket])
 end
-return pack(ANSWER, in_use, waiting, look_again, token, mute) .. left .. table.concat(kept) .. entered .. tried .. grants
+local letters = left .. table.concat(kept) .. entered .. tried
+return pack(ANSWER, in_use, waiting, look_again, token, mute, letters) .. grants

@@ -473,3 +473,61 @@ async fn inspect_and_evict() {
         (HELD.to_vec(), 0, None)
     );
 }
+
+/// What a lone acquire and release cost the server, counted in commands.
+#[tokio::test]
+async fn a_lone_pair_touches_little() {
+    let server = RedisServer::start();
+    let a = Peer::new(&server.url());
+    let [permits, queue, meta] = keys();
+    a.enter(&[1]).await;
+    a.leave(&[1]).await;
+    server.command(&["CONFIG", "RESETSTAT"]);
+    for ticket in 2..102 {
+        assert_eq!(plain(&a.enter(&[ticket]).await.entered), HELD);
+        assert_eq!(a.leave(&[ticket]).await.left, vec![true]);
+    }
+    let stats = server.command(&["INFO", "commandstats"]).text();
+    let calls = |command: &str| -> u64 {
+        let line = format!("cmdstat_{command}:calls=");
+        let line = stats.lines().find_map(|stat| stat.strip_prefix(&line));
+        line.map_or(0, |stat| stat.split(',').next().unwrap().parse().unwrap())
+    };
+    assert_eq!(calls("evalsha"), 200);
+    let inside = [
+        ("time", 200),
+        ("hmget", 200),
+        ("zcard", 200),
+        ("zadd", 100),
+        ("zrem", 100),
+        ("hset", 200),
+        ("pexpire", 300),
+    ];
+    for (command, expected) in inside {
+        assert_eq!(calls(command), expected, "{command}");
+    }
+    assert_eq!(calls("zrange") + calls("zmscore") + calls("hgetall"), 0);
+    // Stored compactly, in two keys.
+    a.enter(&[200]).await;
+    let encoding = server.command(&["OBJECT", "ENCODING", meta]).text();
+    assert!(["listpack", "ziplist"].contains(&&*encoding), "{encoding}");
+    assert_eq!(server.command(&["EXISTS", permits, queue, meta]).int(), 2);
+}
+
+#[tokio::test]
+async fn nobody_passes_a_queue_whose_meta_was_lost() {
+    let server = RedisServer::start();
+    let (a, b, c) = (
+        Peer::new(&server.url()),
+        Peer::new(&server.url()),
+        Peer::new(&server.url()),
+    );
+    let [_, queue, meta] = keys();
+    a.enter(&[1]).await;
+    b.enter(&[1, 2, 3]).await;
+    server.command(&["DEL", meta]);
+    assert_eq!(c.enter(&[1]).await.entered, WAITING);
+    b.enter(&[1, 2, 3]).await;
+    let line = server.command(&["ZRANGE", queue, "0", "-1"]).list();
+    assert_eq!(line.last(), Some(&c.node.ticket(1)), "{line:?}");
+}
