@@ -14,7 +14,7 @@ pub(crate) fn now() -> Instant {
 /// [`now`] for those who ask all the time: it stands still until the system's clock ticks, every few milliseconds.
 #[derive(Debug, Default)]
 pub(crate) struct Coarse {
-    tick: Option<(i64, i64)>,
+    tick: u64,
     now: Option<Instant>,
 }
 
@@ -23,9 +23,9 @@ impl Coarse {
     pub(crate) fn now(&mut self) -> Instant {
         let tick = tick();
         match self.now {
-            Some(now) if tick.is_some() && tick == self.tick => now,
+            Some(now) if tick == Some(self.tick) => now,
             _ => {
-                self.tick = tick;
+                self.tick = tick.unwrap_or_default();
                 *self.now.insert(now())
             }
         }
@@ -37,17 +37,17 @@ impl Coarse {
     }
 }
 
-/// The last tick of the system's clock: read in a tenth of the time. It goes on while the process is stopped.
+/// The last tick of the system's clock: read in a fraction of the time. It goes on while the process is stopped.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 #[inline]
-fn tick() -> Option<(i64, i64)> {
+fn tick() -> Option<u64> {
     use rustix::time::{ClockId, clock_gettime};
     let time = clock_gettime(ClockId::MonotonicCoarse);
-    Some((time.tv_sec, time.tv_nsec))
+    u64::try_from(time.tv_sec * 1_000_000_000 + time.tv_nsec).ok()
 }
 
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
-fn tick() -> Option<(i64, i64)> {
+fn tick() -> Option<u64> {
     None
 }
 
@@ -64,22 +64,35 @@ pub(crate) fn sleep_until(deadline: Instant) -> Sleep {
 
 /// A timer of one's own, to be polled. `None` on a thread without a runtime, where it could not be made.
 pub(crate) fn timer(deadline: Instant) -> Option<Pin<Box<Sleep>>> {
-    Handle::try_current().ok()?;
-    Some(Box::pin(sleep_until(deadline)))
+    timer_of(deadline.saturating_duration_since(now()))
 }
 
-/// How long this machine has been suspended since it booted. Whole milliseconds, so that the gap between the two
-/// readings does not show.
+/// The same, that ends after this time.
+pub(crate) fn timer_of(time: Duration) -> Option<Pin<Box<Sleep>>> {
+    Handle::try_current().ok()?;
+    Some(Box::pin(tokio::time::sleep(time)))
+}
+
+/// How long this machine has been suspended since it booted, by the last tick of its clock. Whole milliseconds, so that
+/// the gap between the two readings does not show.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn suspended() -> Duration {
     use rustix::time::{ClockId, clock_gettime};
-    let millis = |id| {
-        let time = clock_gettime(id);
-        time.tv_sec * 1000 + time.tv_nsec / 1_000_000
-    };
-    let monotonic = millis(ClockId::Monotonic);
-    let difference = millis(ClockId::Boottime) - monotonic;
-    Duration::from_millis(u64::try_from(difference).unwrap_or(0))
+    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+    static TICK: AtomicU64 = AtomicU64::new(0);
+    static MILLIS: AtomicU64 = AtomicU64::new(0);
+    let tick = tick().unwrap_or_default();
+    if TICK.load(Relaxed) != tick {
+        let millis = |id| {
+            let time = clock_gettime(id);
+            time.tv_sec * 1000 + time.tv_nsec / 1_000_000
+        };
+        let monotonic = millis(ClockId::Monotonic);
+        let difference = millis(ClockId::Boottime) - monotonic;
+        MILLIS.store(u64::try_from(difference).unwrap_or(0), Relaxed);
+        TICK.store(tick, Relaxed);
+    }
+    Duration::from_millis(MILLIS.load(Relaxed))
 }
 
 #[cfg(not(any(target_os = "linux", target_os = "android")))]

@@ -79,7 +79,7 @@ impl Acquire {
             reserve: wait.reserve,
             max_hold: wait.max_hold,
         };
-        let stage = match gate.join(wait, Caller { answer, terms }) {
+        let stage = match gate.join(wait, Caller { answer, terms }, started) {
             Ok(Joined::Waits(waiter)) => Stage::Waiting(Box::new(Waiting {
                 gate: Arc::clone(gate),
                 waiter,
@@ -103,6 +103,9 @@ impl Acquire {
 }
 
 fn note(span: &Span, started: Instant, outcome: &str) {
+    if span.is_disabled() {
+        return;
+    }
     span.record("outcome", outcome);
     let waited = now().saturating_duration_since(started);
     let waited = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
@@ -154,7 +157,7 @@ impl Waiting {
             let left = self.ends.map(|ends| ends.saturating_duration_since(now()));
             let wait = left.map_or(LOOK_AFTER_PUMP, |left| left.min(LOOK_AFTER_PUMP));
             if self.timer.is_none() {
-                self.timer = clock::timer(now() + wait);
+                self.timer = clock::timer_of(wait);
             }
             let Some(timer) = &mut self.timer else {
                 return Poll::Pending;

@@ -1,6 +1,8 @@
 //! Does the backend answer? One judgement for the whole coordinator, and one line in the log for each change of it.
 
+use crate::clock::now;
 use crate::error::Error;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -9,6 +11,8 @@ use tokio::time::Instant;
 #[derive(Debug)]
 pub(crate) struct Health {
     outage_after: Duration,
+    /// Whether there may be trouble: most of the time one look is enough.
+    any: AtomicBool,
     trouble: Mutex<Option<Trouble>>,
 }
 
@@ -30,13 +34,20 @@ impl Health {
     pub(crate) fn new(outage_after: Duration) -> Self {
         Self {
             outage_after,
+            any: AtomicBool::new(false),
             trouble: Mutex::new(None),
         }
     }
 
     /// A call was answered.
     pub(crate) fn answered(&self, now: Instant) {
-        let trouble = self.trouble().take();
+        if !self.any.load(Ordering::Relaxed) {
+            return;
+        }
+        let mut guard = self.trouble();
+        let trouble = guard.take();
+        self.any.store(false, Ordering::Relaxed);
+        drop(guard);
         if let Some(trouble) = trouble
             && trouble.outage
         {
@@ -48,6 +59,7 @@ impl Health {
     /// A call that was sent at `sent` was not answered. Returns what newcomers are told if this is an outage.
     pub(crate) fn failed(&self, sent: Instant, now: Instant, error: &Error) -> Option<Error> {
         let mut guard = self.trouble();
+        self.any.store(true, Ordering::Relaxed);
         let trouble = guard.get_or_insert(Trouble {
             since: sent,
             last_failure: now,
@@ -83,6 +95,9 @@ impl Health {
     /// When newcomers are refused if a call that is sent at `sent` is not answered before. `None` if nobody knows of any
     /// trouble then.
     pub(crate) fn outage_begins(&self, sent: Instant) -> Option<Instant> {
+        if !self.any.load(Ordering::Relaxed) {
+            return None;
+        }
         let trouble = self.trouble();
         let trouble = trouble.as_ref()?;
         let fresh = sent <= trouble.last_failure + self.outage_after;
@@ -90,7 +105,14 @@ impl Health {
     }
 
     /// What a newcomer is told at once: the backend is known not to answer, and somebody has tried lately.
-    pub(crate) fn outage(&self, now: Instant) -> Option<Error> {
+    pub(crate) fn outage(&self) -> Option<Error> {
+        if !self.any.load(Ordering::Relaxed) {
+            return None;
+        }
+        self.outage_at(now())
+    }
+
+    pub(crate) fn outage_at(&self, now: Instant) -> Option<Error> {
         let trouble = self.trouble();
         let trouble = trouble.as_ref()?;
         let fresh = now <= trouble.last_failure + self.outage_after;
@@ -119,15 +141,15 @@ mod tests {
         let mut at = start;
         for _ in 0..2 {
             assert!(health.failed(at, at + AFTER / 2, &error()).is_none());
-            assert!(health.outage(at + AFTER / 2).is_none());
+            assert!(health.outage_at(at + AFTER / 2).is_none());
             assert!(
                 health
                     .failed(at + AFTER / 2, at + AFTER, &error())
                     .is_some()
             );
-            assert!(health.outage(at + AFTER).is_some());
+            assert!(health.outage_at(at + AFTER).is_some());
             health.answered(at + AFTER * 2);
-            assert!(health.outage(at + AFTER * 2).is_none());
+            assert!(health.outage_at(at + AFTER * 2).is_none());
             at += AFTER * 10;
         }
     }
@@ -141,15 +163,15 @@ mod tests {
         assert_eq!(health.outage_begins(second), Some(start + AFTER));
         let told = health.overdue(second, start + AFTER).unwrap();
         assert_eq!(told.to_string(), "down");
-        assert!(health.outage(start + AFTER).is_some());
+        assert!(health.outage_at(start + AFTER).is_some());
     }
 
     #[test]
     fn what_was_found_long_ago_says_nothing_about_now() {
         let (health, start) = (Health::new(AFTER), Instant::now());
         health.failed(start, start + AFTER, &error());
-        assert!(health.outage(start + AFTER * 2).is_some());
-        assert!(health.outage(start + AFTER * 3).is_none());
+        assert!(health.outage_at(start + AFTER * 2).is_some());
+        assert!(health.outage_at(start + AFTER * 3).is_none());
     }
 
     #[test]

@@ -349,15 +349,15 @@ impl Gate {
     }
 
     /// A caller comes. `Err` if it is refused at once.
-    fn join(self: &Arc<Self>, wait: &Wait, caller: Caller) -> Result<Joined, Error> {
+    fn join(self: &Arc<Self>, wait: &Wait, caller: Caller, now: Instant) -> Result<Joined, Error> {
         let Ok(runtime) = Handle::try_current() else {
             return Err(Error::new(
                 ErrorKind::NoRuntime,
                 "a permit can only be taken on a thread with a tokio runtime",
             ));
         };
-        let outage = self.gates.health.outage(now());
-        self.tell_on(Some(runtime), |state, now| {
+        let outage = self.gates.health.outage();
+        self.tell_on(Some(runtime), now, |state, now| {
             // Under the lock, as `close` is: nobody joins behind its back.
             if self.gates.closing.load(Ordering::Relaxed) {
                 state.stats.failed += 1;
@@ -520,16 +520,16 @@ impl Gate {
     /// Changes the state, and sees to it that a pump says what there is to say. What wakes somebody, by a word or by
     /// being dropped, is for the caller to do: not under the lock, for who is woken may come right back.
     fn tell<T>(self: &Arc<Self>, change: impl FnOnce(&mut State<Caller>, Instant) -> T) -> T {
-        self.tell_on(None, change)
+        self.tell_on(None, now(), change)
     }
 
     /// [`tell`](Self::tell), by a caller whose runtime may have to go on with what he begins.
     fn tell_on<T>(
         self: &Arc<Self>,
         runtime: Option<Handle>,
+        now: Instant,
         change: impl FnOnce(&mut State<Caller>, Instant) -> T,
     ) -> T {
-        let now = now();
         let mut inner = self.lock();
         inner.clock.set(now);
         let result = change(&mut inner.state, now);
@@ -578,7 +578,7 @@ impl Gate {
         if !news.lost.is_empty() {
             self.lost.notify_waiters();
         }
-        for (caller, hold) in news.granted {
+        for (caller, hold) in news.next.into_iter().chain(news.granted) {
             let permit = Permit::new(Arc::clone(self), hold);
             let _ = caller.answer.send(Ok(permit));
         }

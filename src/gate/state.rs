@@ -23,6 +23,8 @@ const FRESH: Duration = Duration::from_millis(10);
 /// back to the queue.
 const MOST_HOPS: u64 = 4;
 const MOST_HOPPING: Duration = Duration::from_millis(100);
+/// The place of a waiter who went in on another's ticket is given up with whatever is said until then.
+const UNHURRIED: Duration = Duration::from_millis(20);
 
 /// How permits go from one caller of this process to the next without the backend.
 #[derive(Clone, Copy, Debug)]
@@ -132,6 +134,8 @@ pub(crate) enum Step {
 /// What follows from something that happened.
 #[derive(Debug)]
 pub(crate) struct News<C> {
+    /// This caller holds a permit now, from hand to hand.
+    pub(crate) next: Option<(C, Hold)>,
     /// These callers hold a permit now.
     pub(crate) granted: Vec<(C, Hold)>,
     pub(crate) refused: Vec<(C, Error)>,
@@ -227,12 +231,12 @@ impl<C: HasTerms> State<C> {
             return Some(attempt.caller);
         }
         let departed = self.waiters.give_up(waiter)?;
-        Some(self.depart(departed))
+        Some(self.depart(departed, None))
     }
 
-    fn depart(&mut self, departed: Departed<C>) -> C {
+    fn depart(&mut self, departed: Departed<C>, by: Option<Instant>) -> C {
         if let Some(ticket) = departed.known_ticket {
-            self.tickets.leave_line(ticket, departed.standing);
+            self.tickets.leave_line(ticket, departed.standing, by);
         }
         departed.caller
     }
@@ -264,14 +268,14 @@ impl<C: HasTerms> State<C> {
     ) -> News<C> {
         // What is lost by now is lost, even if nobody has looked yet and the backend still knows it.
         let mut news = self.expire(now);
-        if let Some((next, handed)) = self.hand_on(hold, now) {
-            self.stats.granted += 1;
-            news.granted.push((next, handed));
-            news.answers.extend(answer.map(|answer| (answer, true)));
-        } else {
-            let known = self.tickets.drop_guard(hold, now, answer);
-            news.answers.extend(known);
-        }
+        let known = match self.hand_on(hold, now) {
+            Some(next) => {
+                news.next = Some(next);
+                answer.map(|answer| (answer, true))
+            }
+            None => self.tickets.drop_guard(hold, now, answer),
+        };
+        news.answers.extend(known);
         news
     }
 
@@ -286,8 +290,9 @@ impl<C: HasTerms> State<C> {
             return None;
         }
         let departed = self.waiters.take_oldest()?;
-        let next = self.depart(departed);
+        let next = self.depart(departed, Some(now + UNHURRIED));
         let handed = self.tickets.hand_on(hold.ticket, now, next.terms())?;
+        self.stats.granted += 1;
         Some((next, handed))
     }
 
@@ -413,7 +418,7 @@ impl<C: HasTerms> State<C> {
         }
         if !self.has_to_speak(now) {
             Step::Wait(self.next_due(now))
-        } else if turn || self.has_news() {
+        } else if turn || self.has_news(now) {
             Step::Say(self.batch(now))
         } else {
             let ending = self.tickets.next_ending();
@@ -431,15 +436,26 @@ impl<C: HasTerms> State<C> {
     }
 
     fn has_to_speak(&self, now: Instant) -> bool {
-        self.has_news() || self.tickets.renewal_due(now)
+        self.has_news(now) || self.tickets.renewal_due(now)
     }
 
     /// Somebody waits for what there is to say.
-    fn has_news(&self) -> bool {
+    fn has_news(&self, now: Instant) -> bool {
         self.probe
-            || self.tickets.has_to_leave()
-            || self.waiters.has_to_ask()
+            || self.tickets.has_to_leave(now)
             || !self.tries_to_ask.is_empty()
+            || (self.waiters.has_to_ask() && !self.turns_are_ours(now))
+    }
+
+    /// Every permit is here and nobody waits elsewhere: who comes now gets the next one from hand to hand. To ask for it
+    /// would only tell the others that he waits, which can wait as long as that is so.
+    fn turns_are_ours(&self, now: Instant) -> bool {
+        let here = self.tickets.in_use() as u64;
+        self.shortcuts.hand_off
+            && self.is_alone(now)
+            && self.fits()
+            && here >= u64::from(self.limit)
+            && self.in_use == Some(here)
     }
 
     /// Everything there is to say, as far as it fits: what is held before what leaves before what wants in.
@@ -474,7 +490,10 @@ impl<C: HasTerms> State<C> {
 
     /// What was said and not answered is said again: permits are still due, tickets still leave, and these still want in.
     fn say_again(&mut self) {
-        let said = self.said.take().unwrap_or_default();
+        let Some(said) = self.said.take() else {
+            return;
+        };
+        self.tickets.say_leaves_again();
         for ticket in said.enter {
             self.waiters.ask_again(ticket);
         }
@@ -494,6 +513,9 @@ impl<C: HasTerms> State<C> {
         let times = [
             self.tickets.next_due(),
             self.linger_ends(),
+            (self.waiters.has_to_ask())
+                .then_some(self.alone_until)
+                .flatten(),
             waiting.then_some(self.repeat_at),
             waiting.then_some(self.look_at).flatten(),
             self.long_wait_at(),
@@ -665,7 +687,7 @@ impl<C: HasTerms> State<C> {
     fn pass_on(&mut self, ticket: u64) -> Option<C> {
         if !self.waiters.is_empty() && self.tickets.call_back(ticket) {
             let departed = self.waiters.take_oldest()?;
-            return Some(self.depart(departed));
+            return Some(self.depart(departed, None));
         }
         self.tickets.leave_anew(ticket);
         None
@@ -708,7 +730,7 @@ impl<C: HasTerms> State<C> {
                 ErrorKind::Unavailable => self.stats.unavailable += 1,
                 _ => self.stats.failed += 1,
             }
-            let caller = self.depart(departed);
+            let caller = self.depart(departed, None);
             news.refused.push((caller, error.clone()));
         }
         news
@@ -743,6 +765,7 @@ pub(crate) trait HasTerms {
 impl<C> Default for News<C> {
     fn default() -> Self {
         Self {
+            next: None,
             granted: Vec::new(),
             refused: Vec::new(),
             lost: Vec::new(),

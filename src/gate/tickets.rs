@@ -26,6 +26,9 @@ pub(crate) struct Tickets {
     /// Held, with nobody to use it: those that were released last at the end, each with the time of that.
     lingering: VecDeque<(Instant, u64)>,
     leaving: BTreeMap<u64, Leaving>,
+    /// Some of them have to be said now, and the others by then.
+    leaves_now: bool,
+    leaves_by: Option<Instant>,
     /// No leave is old enough to be forgotten before then.
     forget_at: Option<Instant>,
     lost: usize,
@@ -119,6 +122,8 @@ impl Tickets {
             endings: BTreeSet::new(),
             lingering: VecDeque::new(),
             leaving: BTreeMap::new(),
+            leaves_now: false,
+            leaves_by: None,
             forget_at: None,
             lost: 0,
         }
@@ -138,7 +143,8 @@ impl Tickets {
     /// When something here wants to be done.
     pub(crate) fn next_due(&self) -> Option<Instant> {
         let renewal = self.renewals.first().map(|(at, _)| *at);
-        renewal.into_iter().chain(self.next_ending()).min()
+        let times = [renewal, self.next_ending(), self.leaves_by];
+        times.into_iter().flatten().min()
     }
 
     /// When to look for what ends here by itself, without a call.
@@ -538,6 +544,7 @@ impl Tickets {
             answer,
         };
         self.leaving.entry(ticket).or_insert(leaving);
+        self.leaves_now = true;
     }
 
     /// Lets a ticket leave that is seen to be in, though nobody here wants it. Whatever was said of it before has not
@@ -550,9 +557,17 @@ impl Tickets {
         }
     }
 
-    /// Lets a ticket leave whose waiter has gone.
-    pub(crate) fn leave_line(&mut self, ticket: u64, standing: Option<Standing>) {
+    /// Lets a ticket leave whose waiter has gone, now or with whatever is said until `by`.
+    pub(crate) fn leave_line(
+        &mut self,
+        ticket: u64,
+        standing: Option<Standing>,
+        by: Option<Instant>,
+    ) {
+        let now = self.leaves_now || by.is_none();
         self.leave(ticket, None, None);
+        self.leaves_now = now;
+        self.leaves_by = self.leaves_by.or(by);
         if let Some(leaving) = self.leaving.get_mut(&ticket) {
             leaving.standing = standing;
         }
@@ -599,11 +614,18 @@ impl Tickets {
         if !tickets.is_empty() {
             self.forget_at.get_or_insert(now + self.lease);
         }
+        self.leaves_now = tickets.len() < self.leaving.len();
+        self.leaves_by = None;
         tickets
     }
 
-    pub(crate) fn has_to_leave(&self) -> bool {
-        !self.leaving.is_empty()
+    /// The leaves that were said were not answered.
+    pub(crate) fn say_leaves_again(&mut self) {
+        self.leaves_now |= !self.leaving.is_empty();
+    }
+
+    pub(crate) fn has_to_leave(&self, now: Instant) -> bool {
+        self.leaves_now || self.leaves_by.is_some_and(|by| by <= now)
     }
 
     /// A leave was answered: did the ticket hold until then? Returns what its holder hears, if he waits for it.

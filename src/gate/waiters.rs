@@ -2,7 +2,8 @@
 //!
 //! Pure: no clock, no tasks. `C` is the caller's end, which nothing here looks into.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use rustc_hash::FxHashMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -12,7 +13,7 @@ pub(crate) struct Waiters<C> {
     /// By the number of the ticket that each got when it came, so the first is the oldest.
     line: BTreeMap<u64, Waiter<C>>,
     /// Which waiter each ticket stands for. A grant makes two waiters swap tickets.
-    by_ticket: HashMap<u64, u64>,
+    by_ticket: FxHashMap<u64, u64>,
     /// The waiters whose ticket has to be named in the next call.
     to_ask: BTreeSet<u64>,
     /// How many tickets of the line surely stand in the queue.
@@ -72,7 +73,7 @@ impl<C> Default for Waiters<C> {
     fn default() -> Self {
         Self {
             line: BTreeMap::new(),
-            by_ticket: HashMap::new(),
+            by_ticket: FxHashMap::default(),
             to_ask: BTreeSet::new(),
             queued: 0,
         }

@@ -56,10 +56,11 @@ impl Line {
         }
     }
 
-    /// Says what there is to say. The first `held` of those who enter get in, and `elsewhere` wait in other processes.
+    /// Says what there is to say, now. The first `held` of those who enter get in, and `elsewhere` wait in other processes.
     fn talk(&mut self, held: usize, in_use: u64, elsewhere: u64) -> News<Who> {
+        self.state.probe();
         let (Step::Say(batch), _) = self.state.next_step(self.now, true) else {
-            return News::default();
+            panic!("it is said now");
         };
         let answer = |n| match n < held {
             true => Answer::Held { token: 7 },
@@ -89,7 +90,7 @@ impl Line {
         if self.state.linger(hold, self.now) {
             return None;
         }
-        self.state.drop_guard(hold, self.now, None).granted.pop()
+        self.state.drop_guard(hold, self.now, None).next
     }
 
     /// How many go in one after the other, each after `hold`, until the permit leaves.
@@ -132,6 +133,8 @@ fn the_oldest_goes_first_and_his_own_ticket_leaves() {
     let (who, next) = line.drop(hold).expect("one goes in");
     assert_eq!(who, Who(2));
     assert_eq!(next.ticket, hold.ticket);
+    assert!(line.leaves().is_empty(), "there is no hurry");
+    line.pass(20 * MILLI);
     assert_eq!(line.leaves(), [2]);
 }
 
@@ -192,6 +195,7 @@ fn those_who_left_the_line_during_the_call_are_no_others() {
     let mut line = Line::new(1, false, ALL);
     let mut hold = line.first();
     line.come(20);
+    line.state.probe();
     let (Step::Say(batch), _) = line.state.next_step(line.now, true) else {
         panic!("there is something to say");
     };
@@ -207,6 +211,35 @@ fn those_who_left_the_line_during_the_call_are_no_others() {
     };
     line.state.hear(&outcome, line.now, line.now);
     assert!(line.drop(hold).is_some(), "nobody waits elsewhere");
+}
+
+#[test]
+fn alone_with_every_permit_nobody_asks_for_what_comes_from_hand_to_hand() {
+    let mut line = Line::new(2, false, ALL);
+    line.come(2);
+    let mut holds = line.talk(2, 2, 0).granted;
+    line.come(5);
+    let Step::Wait(until) = line.state.next_step(line.now, true).0 else {
+        panic!("that can wait");
+    };
+    assert_eq!(until, line.now + FRESH, "until the answer is old");
+    // A permit that goes back leaves room: somebody asks for it at once.
+    line.state.set_limit(1);
+    let (_, hold) = holds.remove(0);
+    assert!(line.drop(hold).is_none());
+    let Step::Say(batch) = line.state.next_step(line.now, true).0 else {
+        panic!("there is something to say");
+    };
+    assert_eq!(batch.enter.len(), 5);
+    // Where others have permits too, one of theirs may come free.
+    let mut line = Line::new(2, false, ALL);
+    line.come(1);
+    line.talk(1, 2, 0);
+    line.come(5);
+    assert!(matches!(
+        line.state.next_step(line.now, true).0,
+        Step::Say(_)
+    ));
 }
 
 #[test]
@@ -308,7 +341,6 @@ fn a_permit_lingers_for_the_next_one_and_leaves_after_ten_milliseconds() {
     let again = take(&mut line).expect("it lingers");
     assert_eq!((again.ticket, again.hop), (hold.ticket, 1));
     line.talk(0, 1, 0);
-    line.state.probe();
     line.talk(0, 1, 0);
     line.drop(again);
     line.pass(FRESH);
@@ -364,7 +396,6 @@ fn it_goes_back_at_once_when_somebody_waits_and_at_a_shutdown() {
         (line, hold.ticket)
     };
     let (mut line, ticket) = linger();
-    line.state.probe();
     line.talk(0, 1, 1);
     assert_eq!(line.leaves(), [ticket], "somebody waits");
     let (mut line, ticket) = linger();

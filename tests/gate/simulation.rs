@@ -732,7 +732,7 @@ impl World {
     }
 
     fn deliver(&mut self, n: usize, news: News<Ends>) {
-        for (ends, hold) in news.granted {
+        for (ends, hold) in news.next.into_iter().chain(news.granted) {
             let now = self.instant();
             let ticket = hold.ticket;
             let tickets = &self.nodes[n].state.tickets;
@@ -1050,7 +1050,7 @@ impl World {
         if !peer.alive || peer.paused {
             return;
         }
-        if peer.health.outage(now).is_some() {
+        if peer.health.outage_at(now).is_some() {
             peer.state.probe();
             return self.pump(n);
         }
