@@ -1,5 +1,6 @@
 //! A caller's wait for a permit.
 
+use super::pump::LOOK_AFTER_PUMP;
 use super::tickets::Terms;
 use super::{Caller, Gate, Joined};
 use crate::clock::{self, later, now};
@@ -14,9 +15,6 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, Sleep};
 use tracing::{Span, field};
-
-/// How often a waiting caller looks whether somebody still talks to the backend on his behalf.
-const LOOK_AFTER_PUMP: Duration = Duration::from_secs(2);
 
 /// How a caller wants to wait.
 #[derive(Clone, Debug)]
@@ -55,10 +53,12 @@ enum Stage {
 struct Waiting {
     gate: Arc<Gate>,
     waiter: u64,
+    /// Somebody on this runtime sees to it that the gate goes on.
+    watched: bool,
     answer: oneshot::Receiver<Result<Permit, Error>>,
     started: Instant,
     ends: Option<Instant>,
-    /// Made at the first poll that finds no answer.
+    /// Made at the first poll that finds no answer, where one is needed.
     timer: Option<Pin<Box<Sleep>>>,
     span: Span,
 }
@@ -80,9 +80,10 @@ impl Acquire {
             max_hold: wait.max_hold,
         };
         let stage = match gate.join(wait, Caller { answer, terms }, started) {
-            Ok(Joined::Waits(waiter)) => Stage::Waiting(Box::new(Waiting {
+            Ok(Joined::Waits { waiter, watched }) => Stage::Waiting(Box::new(Waiting {
                 gate: Arc::clone(gate),
                 waiter,
+                watched,
                 answer: receiver,
                 started,
                 ends: wait.timeout.map(|timeout| later(started, timeout)),
@@ -153,6 +154,9 @@ impl Waiting {
         loop {
             if let Poll::Ready(answer) = Pin::new(&mut self.answer).poll(cx) {
                 return Poll::Ready(answer.unwrap_or_else(|_| Err(self.timed_out())));
+            }
+            if self.watched && self.ends.is_none() {
+                return Poll::Pending;
             }
             let left = self.ends.map(|ends| ends.saturating_duration_since(now()));
             let wait = left.map_or(LOOK_AFTER_PUMP, |left| left.min(LOOK_AFTER_PUMP));

@@ -92,8 +92,13 @@ struct Inner {
 enum Joined {
     /// He holds a permit.
     Served(Hold),
-    /// He waits, and this is his number in the line.
-    Waits(u64),
+    /// He waits.
+    Waits {
+        /// His number in the line.
+        waiter: u64,
+        /// Somebody on his own runtime sees to it that the gate goes on.
+        watched: bool,
+    },
 }
 
 /// The caller's end of a wait.
@@ -357,7 +362,8 @@ impl Gate {
             ));
         };
         let outage = self.gates.health.outage();
-        self.tell_on(Some(runtime), now, |state, now| {
+        let here = runtime.id();
+        let mut joined = self.tell_on(Some(runtime), now, |state, now| {
             // Under the lock, as `close` is: nobody joins behind its back.
             if self.gates.closing.load(Ordering::Relaxed) {
                 state.stats.failed += 1;
@@ -394,8 +400,15 @@ impl Gate {
             } else {
                 state.join(ticket, now, caller);
             }
-            Ok(Joined::Waits(ticket))
-        })
+            Ok(Joined::Waits {
+                waiter: ticket,
+                watched: false,
+            })
+        });
+        if let Ok(Joined::Waits { watched, .. }) = &mut joined {
+            *watched = self.lock().pump.is_on(here);
+        }
+        joined
     }
 
     /// A caller gives up. `false` if it was served already.

@@ -18,6 +18,8 @@ use tokio::time::{Instant, timeout};
 
 /// A pump that should have done something this long ago is on a runtime that nobody drives.
 const PATIENCE: Duration = Duration::from_millis(250);
+/// How often somebody who counts on a pump elsewhere looks whether it still runs.
+pub(super) const LOOK_AFTER_PUMP: Duration = Duration::from_secs(2);
 /// So many runtimes of callers are remembered.
 const MOST_RUNTIMES: usize = 8;
 /// So long a call may take at least before newcomers are refused for want of an answer.
@@ -32,6 +34,8 @@ pub(super) struct PumpSlot {
     due: Option<Instant>,
     /// It has a call under way: whatever comes up is said after that.
     calling: bool,
+    /// Where it runs.
+    runtime: Option<Id>,
     /// There is something new to say. One that was replaced still listens on its own.
     wake: Arc<Notify>,
     /// The runtimes of the latest callers, the last one last: when the pump's own runtime ends, those on the others still
@@ -65,6 +69,11 @@ enum Next {
 // === impl PumpSlot ===
 
 impl PumpSlot {
+    /// The pump runs here, or one that was replaced watches here that another does.
+    pub(super) fn is_on(&self, runtime: Id) -> bool {
+        self.due.is_some() && self.runtime == Some(runtime)
+    }
+
     /// Somebody does what there is to do in time.
     #[inline]
     pub(super) fn is_there(&self) -> bool {
@@ -120,6 +129,7 @@ impl Gate {
         slot.current += 1;
         slot.due = Some(now);
         slot.calling = false;
+        slot.runtime = Some(runtime.id());
         let pump = Pump {
             gate: Arc::clone(self),
             number: slot.current,
@@ -157,8 +167,22 @@ impl Pump {
                     () = self.wake.notified() => {}
                     () = sleep_until(until) => {}
                 },
-                Next::Idle => break,
+                Next::Idle => return,
             }
+        }
+        self.watch().await;
+    }
+
+    /// Another pump has taken over, on another runtime. Those who came while this one was there count on somebody here to
+    /// see whether it still runs.
+    async fn watch(&self) {
+        let counted_on = || {
+            let inner = self.gate.lock();
+            !inner.state.waiters.is_empty() && inner.pump.runtime != Some(self.runtime)
+        };
+        while counted_on() {
+            tokio::time::sleep(LOOK_AFTER_PUMP).await;
+            self.gate.look_after_pump();
         }
     }
 

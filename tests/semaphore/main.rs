@@ -20,6 +20,14 @@ fn alone(limit: u32) -> (Coordinator, Semaphore) {
     (permits, semaphore)
 }
 
+/// The same, where every permit goes back to the backend when it is released.
+fn strict(limit: u32) -> (Coordinator, Semaphore) {
+    let permits = Coordinator::builder(Memory::new()).strict_fifo(true);
+    let permits = permits.build().expect("fine settings");
+    let semaphore = permits.semaphore("test", limit).expect("a fine limit");
+    (permits, semaphore)
+}
+
 /// What the backend says is in use and waiting.
 async fn seen(permits: &Coordinator) -> (u64, u64) {
     let seen = permits.inspect("test").await.expect("memory answers");

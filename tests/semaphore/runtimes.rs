@@ -1,6 +1,6 @@
 //! Several runtimes, one after another and side by side, and none at all.
 
-use crate::alone;
+use crate::{alone, strict};
 use std::future::Future;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
@@ -112,7 +112,7 @@ impl Wake for Inquisitive {
 #[test]
 fn whoever_is_woken_may_come_right_back() {
     within_seconds(|| {
-        let (_permits, semaphore) = alone(1);
+        let (_permits, semaphore) = strict(1);
         let inquisitive = Arc::new(Inquisitive {
             semaphore: semaphore.clone(),
             woken: AtomicUsize::new(0),
