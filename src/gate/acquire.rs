@@ -44,7 +44,7 @@ pub(crate) struct Acquire {
 #[derive(Debug)]
 enum Stage {
     Served(Permit),
-    Waiting(Box<Waiting>),
+    Waiting(Waiting),
     Refused(Error),
     Over,
 }
@@ -80,7 +80,7 @@ impl Acquire {
             max_hold: wait.max_hold,
         };
         let stage = match gate.join(wait, Caller { answer, terms }, started) {
-            Ok(Joined::Waits { waiter, watched }) => Stage::Waiting(Box::new(Waiting {
+            Ok(Joined::Waits { waiter, watched }) => Stage::Waiting(Waiting {
                 gate: Arc::clone(gate),
                 waiter,
                 watched,
@@ -89,7 +89,7 @@ impl Acquire {
                 ends: wait.timeout.map(|timeout| later(started, timeout)),
                 timer: None,
                 span,
-            })),
+            }),
             Ok(Joined::Served(hold)) => {
                 note(&span, started, "granted");
                 Stage::Served(Permit::new(Arc::clone(gate), hold))
@@ -124,10 +124,8 @@ impl Future for Acquire {
                 Ok(_) => "granted",
                 Err(error) => error.kind().as_str(),
             });
-            this.stage = match result {
-                Ok(permit) => Stage::Served(permit),
-                Err(error) => Stage::Refused(error),
-            };
+            this.stage = Stage::Over;
+            return Poll::Ready(result);
         }
         match std::mem::replace(&mut this.stage, Stage::Over) {
             Stage::Served(permit) => Poll::Ready(Ok(permit)),

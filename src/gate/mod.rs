@@ -37,7 +37,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 pub(crate) use tickets::{Hold, Terms};
-use tokio::runtime::Handle;
+use tokio::runtime::{Handle, Id};
 use tokio::sync::futures::OwnedNotified;
 use tokio::sync::{Notify, Semaphore, oneshot};
 use tokio::time::Instant;
@@ -363,7 +363,7 @@ impl Gate {
         };
         let outage = self.gates.health.outage();
         let here = runtime.id();
-        let mut joined = self.tell_on(Some(runtime), now, |state, now| {
+        let (mut joined, pump) = self.tell_on(Some(runtime), now, |state, now| {
             // Under the lock, as `close` is: nobody joins behind its back.
             if self.gates.closing.load(Ordering::Relaxed) {
                 state.stats.failed += 1;
@@ -406,7 +406,7 @@ impl Gate {
             })
         });
         if let Ok(Joined::Waits { watched, .. }) = &mut joined {
-            *watched = self.lock().pump.is_on(here);
+            *watched = pump == Some(here);
         }
         joined
     }
@@ -533,7 +533,7 @@ impl Gate {
     /// Changes the state, and sees to it that a pump says what there is to say. What wakes somebody, by a word or by
     /// being dropped, is for the caller to do: not under the lock, for who is woken may come right back.
     fn tell<T>(self: &Arc<Self>, change: impl FnOnce(&mut State<Caller>, Instant) -> T) -> T {
-        self.tell_on(None, now(), change)
+        self.tell_on(None, now(), change).0
     }
 
     /// [`tell`](Self::tell), by a caller whose runtime may have to go on with what he begins.
@@ -542,7 +542,7 @@ impl Gate {
         runtime: Option<Handle>,
         now: Instant,
         change: impl FnOnce(&mut State<Caller>, Instant) -> T,
-    ) -> T {
+    ) -> (T, Option<Id>) {
         let mut inner = self.lock();
         inner.clock.set(now);
         let result = change(&mut inner.state, now);
@@ -551,19 +551,22 @@ impl Gate {
         {
             inner.pump.remember(runtime);
         }
-        self.follow_up(inner, now);
-        result
+        (result, self.follow_up(inner, now))
     }
 
-    /// Sees to it that a pump does in time what there is to do now.
-    fn follow_up(self: &Arc<Self>, mut guard: MutexGuard<'_, Inner>, now: Instant) {
+    /// Sees to it that a pump does in time what there is to do now. Returns where it runs.
+    fn follow_up(self: &Arc<Self>, mut guard: MutexGuard<'_, Inner>, now: Instant) -> Option<Id> {
         let inner = &mut *guard;
-        inner.pump.wake(inner.state.due(now));
+        if !inner.pump.is_calling() {
+            inner.pump.wake(inner.state.due(now));
+        }
         let pump = self.new_pump(inner, now);
+        let runs = inner.pump.runtime();
         drop(guard);
         if let Some(pump) = pump {
             pump.start();
         }
+        runs
     }
 
     /// Replaces a pump that has gone, if there is something to do.

@@ -69,9 +69,14 @@ enum Next {
 // === impl PumpSlot ===
 
 impl PumpSlot {
-    /// The pump runs here, or one that was replaced watches here that another does.
-    pub(super) fn is_on(&self, runtime: Id) -> bool {
-        self.due.is_some() && self.runtime == Some(runtime)
+    /// Where the pump runs, if there is one.
+    pub(super) fn runtime(&self) -> Option<Id> {
+        self.runtime.filter(|_| self.is_there())
+    }
+
+    /// It has a call under way, and looks for itself after it.
+    pub(super) fn is_calling(&self) -> bool {
+        self.calling
     }
 
     /// Somebody does what there is to do in time.
@@ -80,7 +85,7 @@ impl PumpSlot {
         self.due.is_some()
     }
 
-    /// There is something to do then. A pump that has a call under way looks for itself after it.
+    /// There is something to do then.
     #[inline]
     pub(super) fn wake(&mut self, at: Instant) {
         if let Some(due) = &mut self.due

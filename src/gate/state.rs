@@ -24,7 +24,7 @@ const FRESH: Duration = Duration::from_millis(10);
 const MOST_HOPS: u64 = 4;
 const MOST_HOPPING: Duration = Duration::from_millis(100);
 /// The place of a waiter who went in on another's ticket is given up with whatever is said until then.
-const UNHURRIED: Duration = Duration::from_millis(20);
+const UNHURRIED: Duration = Duration::from_millis(50);
 
 /// How permits go from one caller of this process to the next without the backend.
 #[derive(Clone, Copy, Debug)]

@@ -12,8 +12,9 @@ use tokio::time::Instant;
 pub(crate) struct Waiters<C> {
     /// By the number of the ticket that each got when it came, so the first is the oldest.
     line: BTreeMap<u64, Waiter<C>>,
-    /// Which waiter each ticket stands for. A grant makes two waiters swap tickets.
-    by_ticket: FxHashMap<u64, u64>,
+    /// Which waiter a ticket stands for, where that is not the one that came with it: a grant makes two waiters swap
+    /// tickets.
+    swapped: FxHashMap<u64, u64>,
     /// The waiters whose ticket has to be named in the next call.
     to_ask: BTreeSet<u64>,
     /// How many tickets of the line surely stand in the queue.
@@ -73,7 +74,7 @@ impl<C> Default for Waiters<C> {
     fn default() -> Self {
         Self {
             line: BTreeMap::new(),
-            by_ticket: FxHashMap::default(),
+            swapped: FxHashMap::default(),
             to_ask: BTreeSet::new(),
             queued: 0,
         }
@@ -95,7 +96,24 @@ impl<C> Waiters<C> {
     }
 
     pub(crate) fn has_ticket(&self, ticket: u64) -> bool {
-        self.by_ticket.contains_key(&ticket)
+        self.owner(ticket).is_some()
+    }
+
+    /// The waiter that this ticket stands for.
+    fn owner(&self, ticket: u64) -> Option<u64> {
+        if let Some(owner) = self.swapped.get(&ticket) {
+            return Some(*owner);
+        }
+        let waiter = self.line.get(&ticket)?;
+        (waiter.place.ticket == ticket).then_some(ticket)
+    }
+
+    fn own(&mut self, ticket: u64, owner: u64) {
+        if ticket == owner {
+            self.swapped.remove(&ticket);
+        } else {
+            self.swapped.insert(ticket, owner);
+        }
     }
 
     /// Since when the oldest has been waiting.
@@ -109,7 +127,6 @@ impl<C> Waiters<C> {
             ticket,
             standing: None,
         };
-        self.by_ticket.insert(ticket, ticket);
         self.to_ask.insert(ticket);
         let waiter = Waiter {
             place,
@@ -122,36 +139,43 @@ impl<C> Waiters<C> {
 
     /// A waiter gives up, and takes the ticket that stands for it along. `None` if it has left already.
     pub(crate) fn give_up(&mut self, waiter: u64) -> Option<Departed<C>> {
-        let Waiter { place, caller, .. } = self.line.remove(&waiter)?;
-        self.by_ticket.remove(&place.ticket);
+        let gone = self.line.remove(&waiter)?;
+        Some(self.departed(waiter, gone))
+    }
+
+    fn departed(&mut self, waiter: u64, gone: Waiter<C>) -> Departed<C> {
+        let Waiter { place, caller, .. } = gone;
+        if place.ticket != waiter {
+            self.swapped.remove(&place.ticket);
+        }
         self.to_ask.remove(&waiter);
         self.queued -= usize::from(place.is_queued());
-        Some(Departed {
+        Departed {
             caller,
             known_ticket: place.standing.map(|_| place.ticket),
             standing: place.standing,
-        })
+        }
     }
 
     /// The oldest waiter goes in on a ticket that nobody has any more. Its own ticket is no longer needed.
     pub(crate) fn take_oldest(&mut self) -> Option<Departed<C>> {
-        let oldest = *self.line.keys().next()?;
-        self.give_up(oldest)
+        let (oldest, gone) = self.line.pop_first()?;
+        Some(self.departed(oldest, gone))
     }
 
     /// `ticket` was granted: the oldest waiter goes in on it. Whoever it stood for stands on the oldest one's ticket.
     pub(crate) fn grant(&mut self, ticket: u64) -> Option<C> {
-        let owner = *self.by_ticket.get(&ticket)?;
+        let owner = self.owner(ticket)?;
         let oldest = *self.line.keys().next()?;
         let taken = self.line.remove(&oldest)?;
-        self.by_ticket.remove(&ticket);
+        self.swapped.remove(&ticket);
         self.to_ask.remove(&owner);
         let mut granted = taken.place;
         if owner != oldest {
             let asks = self.to_ask.remove(&oldest);
             if let Some(waiter) = self.line.get_mut(&owner) {
                 granted = std::mem::replace(&mut waiter.place, taken.place);
-                self.by_ticket.insert(taken.place.ticket, owner);
+                self.own(taken.place.ticket, owner);
                 if asks {
                     self.to_ask.insert(owner);
                 }
@@ -185,8 +209,8 @@ impl<C> Waiters<C> {
 
     /// Names a ticket (again) in the next call: it was not answered, or the answer cannot be relied on.
     pub(crate) fn ask_again(&mut self, ticket: u64) {
-        if let Some(waiter) = self.by_ticket.get(&ticket) {
-            self.to_ask.insert(*waiter);
+        if let Some(waiter) = self.owner(ticket) {
+            self.to_ask.insert(waiter);
         }
     }
 
@@ -203,8 +227,8 @@ impl<C> Waiters<C> {
         now: Instant,
         lease: Duration,
     ) -> bool {
-        let waiter = self.by_ticket.get(&ticket);
-        let Some(waiter) = waiter.and_then(|waiter| self.line.get_mut(waiter)) else {
+        let waiter = self.owner(ticket);
+        let Some(waiter) = waiter.and_then(|waiter| self.line.get_mut(&waiter)) else {
             return false;
         };
         waiter.answered = true;
@@ -219,7 +243,7 @@ impl<C> Waiters<C> {
 
     /// `None` if nobody waits on this ticket, or no call has named it yet.
     pub(crate) fn standing(&self, ticket: u64) -> Option<Standing> {
-        let waiter = self.line.get(self.by_ticket.get(&ticket)?)?;
+        let waiter = self.line.get(&self.owner(ticket)?)?;
         waiter.place.standing
     }
 

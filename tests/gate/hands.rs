@@ -134,7 +134,7 @@ fn the_oldest_goes_first_and_his_own_ticket_leaves() {
     assert_eq!(who, Who(2));
     assert_eq!(next.ticket, hold.ticket);
     assert!(line.leaves().is_empty(), "there is no hurry");
-    line.pass(20 * MILLI);
+    line.pass(50 * MILLI);
     assert_eq!(line.leaves(), [2]);
 }
 
