@@ -1,7 +1,7 @@
 //! Ours, with its settings in one place.
 
 use std::time::Duration;
-use tower_permit::{Coordinator, Redis};
+use tower_permit::{Coordinator, CoordinatorBuilder, Redis};
 
 /// However slow the machine is, nobody is refused.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -15,13 +15,25 @@ pub(crate) enum Linger {
 
 /// Everything else is as a user finds it.
 pub(crate) fn coordinator(url: &str, linger: Linger) -> Coordinator {
-    let redis = Redis::new(url).and_then(|redis| redis.prefix("bench"));
-    let builder = Coordinator::builder(redis.expect("a URL")).outage_after(PATIENCE);
+    let builder = builder(url);
     let builder = match linger {
         Linger::On => builder,
         Linger::Off => builder.linger(Duration::ZERO),
     };
     builder.build().expect("fine settings")
+}
+
+/// Every permit goes through the queue.
+pub(crate) fn strict(url: &str) -> Coordinator {
+    builder(url)
+        .strict_fifo(true)
+        .build()
+        .expect("fine settings")
+}
+
+fn builder(url: &str) -> CoordinatorBuilder<Redis> {
+    let redis = Redis::new(url).and_then(|redis| redis.prefix("bench"));
+    Coordinator::builder(redis.expect("a URL")).outage_after(PATIENCE)
 }
 
 /// Gives everything back while the server is still there, so that nothing runs on beside the next figure.

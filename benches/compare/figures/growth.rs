@@ -13,7 +13,7 @@ const WIDE: u32 = 100_000;
 
 const WAITERS: About = about(
     "growth_waiters_10000",
-    "limit 10, and 10,000 tasks of two nodes wait; beside 10 that wait",
+    "`strict_fifo`, so that every permit goes through the queue, limit 10, and 10,000 tasks of two nodes wait; beside 10 that wait",
 );
 const LIMIT: About = about(
     "growth_limit_100000",
@@ -76,7 +76,7 @@ pub(crate) async fn run(results: &mut Results) {
 /// Two nodes, so that the line stands at the server too.
 async fn waiters(plan: Plan, waiting: u32) -> f64 {
     let server = RedisServer::start();
-    let nodes = [(); 2].map(|()| ours::coordinator(&server.url(), Linger::On));
+    let nodes = [(); 2].map(|()| ours::strict(&server.url()));
     let semaphores = nodes.each_ref().map(|permits| {
         let semaphore = permits.semaphore("growth", FEW).expect("a limit");
         semaphore.max_waiting(2 * MANY as usize)
