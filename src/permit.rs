@@ -72,6 +72,7 @@ pin_project! {
 // === impl Permit ===
 
 impl Permit {
+    #[inline]
     pub(crate) fn new(gate: Arc<Gate>, hold: Hold) -> Self {
         Self {
             gate,
@@ -155,6 +156,7 @@ impl Permit {
     }
 
     /// Takes a reserved permit for good. `false`: it has gone back already.
+    #[inline]
     pub(crate) fn claim(&self) -> bool {
         self.gate.claim(self.hold)
     }
@@ -178,6 +180,7 @@ impl Permit {
 }
 
 impl Drop for Permit {
+    #[inline]
     fn drop(&mut self) {
         if self.drops {
             self.gate.drop_guard(self.hold, None);

@@ -474,8 +474,11 @@ impl Gate {
         let mut guard = self.lock();
         let inner = &mut *guard;
         let now = self.time(inner);
-        if answer.is_none() && inner.pump.is_there() && inner.state.linger(hold, now) {
-            return inner.pump.wake(now + self.gates.shortcuts.linger);
+        if answer.is_none()
+            && inner.pump.is_there()
+            && let Some(until) = inner.state.linger(hold, now)
+        {
+            return inner.pump.wake(until);
         }
         let news = inner.state.drop_guard(hold, now, answer);
         self.follow_up(guard, now);
@@ -499,7 +502,7 @@ impl Gate {
     }
 
     fn stop_lingering(self: &Arc<Self>) {
-        self.tell(|state, now| state.stop_lingering(now));
+        self.tell(|state, _| state.stop_lingering());
     }
 
     fn is_quiet(&self) -> bool {

@@ -57,8 +57,8 @@ pub(crate) struct State<C> {
     roomy: bool,
     /// How many permits were in use by the last answer, if the limit has not changed since.
     in_use: Option<u64>,
-    /// When something lingered last.
-    lingered_at: Option<Instant>,
+    /// Until when what lingered last might linger.
+    lingers_until: Option<Instant>,
     /// When everything that waits is said again.
     repeat_at: Instant,
     /// By when the backend wants to be asked.
@@ -170,7 +170,7 @@ impl<C: HasTerms> State<C> {
             alone_until: None,
             roomy: false,
             in_use: None,
-            lingered_at: None,
+            lingers_until: None,
             repeat_at: now,
             look_at: None,
             probe: false,
@@ -296,19 +296,19 @@ impl<C: HasTerms> State<C> {
         Some((next, handed))
     }
 
-    /// A guard is gone, without a word: the quick way for what happens most. `false` if its permit does not linger.
-    #[inline]
-    pub(crate) fn linger(&mut self, hold: Hold, now: Instant) -> bool {
+    /// A guard is gone, without a word: the quick way for what happens most. Until when its permit lingers, if it does.
+    pub(crate) fn linger(&mut self, hold: Hold, now: Instant) -> Option<Instant> {
         let may = self.roomy
             && !self.shortcuts.linger.is_zero()
             && self.is_alone(now)
             && self.waiters.is_empty()
             && self.fits();
-        let lingers = may && self.tickets.linger(hold, now);
-        if lingers {
-            self.lingered_at = Some(now);
+        let until = now + self.shortcuts.linger;
+        if !may || !self.tickets.linger(hold, now, until) {
+            return None;
         }
-        lingers
+        self.lingers_until = Some(until);
+        self.lingers_until
     }
 
     /// Nobody waits elsewhere, as far as we know.
@@ -332,33 +332,22 @@ impl<C: HasTerms> State<C> {
     /// A permit that lingers, for somebody who comes at this moment.
     #[inline]
     pub(crate) fn take_lingering(&mut self, terms: Terms, now: Instant) -> Option<Hold> {
-        self.end_lingering(now);
+        self.tickets.end_lingering(now);
         let hold = self.tickets.take_lingering(now, terms)?;
         self.stats.granted += 1;
         Some(hold)
     }
 
-    /// Lets leave what has lingered for long enough.
-    #[inline]
-    fn end_lingering(&mut self, now: Instant) {
-        if let Some(since) = self.tickets.lingering_since()
-            && since + self.shortcuts.linger <= now
-        {
-            self.tickets.end_lingering(now - self.shortcuts.linger);
-        }
-    }
-
     /// Nothing lingers any more.
-    pub(crate) fn stop_lingering(&mut self, now: Instant) {
+    pub(crate) fn stop_lingering(&mut self) {
         self.shortcuts.linger = Duration::ZERO;
-        self.tickets.end_lingering(now);
+        self.tickets.end_all_lingering();
     }
 
     /// When to look for what has lingered for long enough. As long as something lingers now and then it is always soon,
     /// so that nobody has to see to it with each permit.
     fn linger_ends(&self) -> Option<Instant> {
-        let since = self.tickets.lingering_since().or(self.lingered_at)?;
-        Some(since + self.shortcuts.linger)
+        self.tickets.lingering_ends().or(self.lingers_until)
     }
 
     // --- what to say ---
@@ -374,13 +363,8 @@ impl<C: HasTerms> State<C> {
         for hold in self.tickets.end(now) {
             self.count_loss(hold, ErrorKind::HeldTooLong, &mut news);
         }
-        self.end_lingering(now);
-        if self
-            .lingered_at
-            .is_some_and(|at| at + self.shortcuts.linger <= now)
-        {
-            self.lingered_at = None;
-        }
+        self.tickets.end_lingering(now);
+        self.lingers_until.take_if(|until| *until <= now);
         news.unanswered = self.tickets.forget_old_leaves(now);
         (self.decide(now, turn), news)
     }
@@ -584,7 +568,7 @@ impl<C: HasTerms> State<C> {
         self.roomy = outcome.waiting == 0 && outcome.in_use * 2 <= u64::from(self.limit);
         self.in_use = Some(outcome.in_use);
         if outcome.waiting > 0 {
-            self.tickets.end_lingering(now);
+            self.tickets.end_all_lingering();
         }
     }
 

@@ -23,7 +23,7 @@ pub(crate) struct Tickets {
     renewals: BTreeSet<(Instant, u64)>,
     /// When to look whether a reservation has lapsed or a hold lasted for too long.
     endings: BTreeSet<(Instant, u64)>,
-    /// Held, with nobody to use it: those that were released last at the end, each with the time of that.
+    /// Held, with nobody to use it: those that were released last at the end, each with the time of its end.
     lingering: VecDeque<(Instant, u64)>,
     leaving: BTreeMap<u64, Leaving>,
     /// Some of them have to be said now, and the others by then.
@@ -207,14 +207,14 @@ impl Tickets {
 
     /// The last guard of a ticket goes, but the next one may come at once. `false` if it may not stay here.
     #[inline]
-    pub(crate) fn linger(&mut self, hold: Hold, now: Instant) -> bool {
+    pub(crate) fn linger(&mut self, hold: Hold, now: Instant, until: Instant) -> bool {
         let strict = self.strict;
         let held = self.get_mut(hold);
         let Some(held) = held.filter(|held| held.may_stay(strict, now)) else {
             return false;
         };
         held.guards = 0;
-        self.lingering.push_back((now, hold.ticket));
+        self.lingering.push_back((until, hold.ticket));
         true
     }
 
@@ -228,10 +228,10 @@ impl Tickets {
         self.lingering.iter().map(|(_, ticket)| *ticket).collect()
     }
 
-    /// Since when the one has lingered that has done so for the longest time.
+    /// When the next one has lingered for long enough.
     #[inline]
-    pub(crate) fn lingering_since(&self) -> Option<Instant> {
-        self.lingering.front().map(|(since, _)| *since)
+    pub(crate) fn lingering_ends(&self) -> Option<Instant> {
+        self.lingering.front().map(|(until, _)| *until)
     }
 
     /// Takes the ticket that was released last, if it is surely ours: else it leaves.
@@ -249,12 +249,22 @@ impl Tickets {
         Some(Hold { ticket, hop })
     }
 
-    /// Lets those leave that have lingered since `since` or before.
-    pub(crate) fn end_lingering(&mut self, since: Instant) {
-        while let Some((at, ticket)) = self.lingering.front().copied()
-            && at <= since
-        {
-            self.lingering.pop_front();
+    /// Lets those leave that have lingered for long enough.
+    pub(crate) fn end_lingering(&mut self, now: Instant) {
+        while self.lingering_ends().is_some_and(|until| until <= now) {
+            self.end_oldest_lingering();
+        }
+    }
+
+    /// Lets all those leave that linger.
+    pub(crate) fn end_all_lingering(&mut self) {
+        while !self.lingering.is_empty() {
+            self.end_oldest_lingering();
+        }
+    }
+
+    fn end_oldest_lingering(&mut self) {
+        if let Some((_, ticket)) = self.lingering.pop_front() {
             self.let_go(ticket, None);
         }
     }

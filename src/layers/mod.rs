@@ -24,13 +24,12 @@ pub use response::{AtResponse, Hold, HoldPermit, PermitBody, ResponsePermit, Unt
 pub use settings::{OnLost, OnUnavailable};
 
 use held::Held;
-use settings::Settings;
 
 /// What becomes of the inner service's answer.
 fn answer<Req, Res, E, H, R>(
     result: Result<Res, E>,
     held: Held,
-    settings: &Settings,
+    on_lost: OnLost,
 ) -> Result<R::Response, R::Error>
 where
     H: Hold<Res>,
@@ -38,7 +37,7 @@ where
 {
     match result {
         Ok(response) => {
-            let permit = ResponsePermit::new(held, settings.on_lost);
+            let permit = ResponsePermit::new(held, on_lost);
             Ok(R::pass(H::hold(response, permit)))
         }
         Err(error) => {

@@ -87,7 +87,7 @@ impl Line {
 
     /// Who goes in when this guard is dropped.
     fn drop(&mut self, hold: Hold) -> Option<(Who, Hold)> {
-        if self.state.linger(hold, self.now) {
+        if self.state.linger(hold, self.now).is_some() {
             return None;
         }
         self.state.drop_guard(hold, self.now, None).next
@@ -399,7 +399,7 @@ fn it_goes_back_at_once_when_somebody_waits_and_at_a_shutdown() {
     line.talk(0, 1, 1);
     assert_eq!(line.leaves(), [ticket], "somebody waits");
     let (mut line, ticket) = linger();
-    line.state.stop_lingering(line.now);
+    line.state.stop_lingering();
     assert_eq!(line.leaves(), [ticket], "a shutdown");
     let (mut line, _) = linger();
     let news = line.state.lose_all();

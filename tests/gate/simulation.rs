@@ -848,7 +848,7 @@ impl World {
         if *guards == 0 {
             peer.guards.remove(&hold);
         }
-        let lingers = answer.is_none() && peer.state.linger(hold, now);
+        let lingers = answer.is_none() && peer.state.linger(hold, now).is_some();
         let news = match lingers {
             true => News::default(),
             false => peer.state.drop_guard(hold, now, answer),

@@ -151,7 +151,11 @@ where
                     if let Poll::Ready(result) = future.poll(cx) {
                         this.state.set(State::Done);
                         let held = holding.take();
-                        return Poll::Ready(answer::<_, _, _, H, R>(result, held, settings));
+                        return Poll::Ready(answer::<_, _, _, H, R>(
+                            result,
+                            held,
+                            settings.on_lost,
+                        ));
                     }
                     ready!(holding.poll_lost(settings.on_lost, cx))
                 }

@@ -2,7 +2,7 @@ use crate::layers::answer;
 use crate::layers::held::Holding;
 use crate::layers::rejection::{Protocol, Refusal, Refuse};
 use crate::layers::response::Hold;
-use crate::layers::settings::Settings;
+use crate::layers::settings::{OnLost, Settings};
 use crate::semaphore::Acquire;
 use crate::{Error, Permit, Semaphore};
 use pin_project_lite::pin_project;
@@ -11,6 +11,7 @@ use std::future::Future;
 use std::marker::PhantomData;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 use tower_service::Service;
 
 pin_project! {
@@ -30,7 +31,8 @@ pin_project! {
         state: State<S, Req, S::Future>,
         // Empty until the permit is there, and if none is needed.
         holding: Holding,
-        settings: Settings,
+        on_lost: OnLost,
+        retry_after: Duration,
         protocol: Protocol,
         mode: PhantomData<fn() -> (H, R)>,
     }
@@ -38,22 +40,25 @@ pin_project! {
 
 pin_project! {
     #[project = StateProj]
-    #[project_replace = StateTaken]
     enum State<S, Req, F> {
-        // No permit yet; → `Running`, or the end with a refusal.
-        Waiting {
-            // The service that was made ready, if any was.
-            inner: S,
-            request: Req,
-            semaphore: Semaphore,
-            // `None` until the inner service is ready.
-            wait: Option<Pin<Box<Acquire>>>,
-        },
+        // No permit yet; → `Running`, or the end with a refusal. `None` when it is on its way to that. In a box: the request
+        // is large, and seldom waits here.
+        Waiting { waiting: Option<Box<Waiting<S, Req>>> },
         // The permit is held, or none is needed.
         Running { #[pin] future: F },
         Refused { error: Error },
         Done,
     }
+}
+
+struct Waiting<S, Req> {
+    /// The service that was made ready, if any was.
+    inner: S,
+    request: Req,
+    semaphore: Semaphore,
+    /// `None` until the inner service is ready.
+    wait: Option<Pin<Box<Acquire>>>,
+    settings: Settings,
 }
 
 /// What a request met on its way in.
@@ -76,41 +81,45 @@ where
         request: Req,
         semaphore: Semaphore,
         wait: Option<Pin<Box<Acquire>>>,
-        settings: Settings,
+        settings: &Settings,
         protocol: Protocol,
     ) -> Self {
-        let state = State::Waiting {
+        let waiting = Some(Box::new(Waiting {
             inner,
             request,
             semaphore,
             wait,
-        };
-        Self::new(state, None, settings, protocol)
+            settings: *settings,
+        }));
+        Self::new(State::Waiting { waiting }, None, settings, protocol)
     }
 
+    #[inline]
     pub(super) fn running(
         future: S::Future,
         permit: Option<Permit>,
-        settings: Settings,
+        settings: &Settings,
         protocol: Protocol,
     ) -> Self {
         Self::new(State::Running { future }, permit, settings, protocol)
     }
 
-    pub(super) fn refused(error: Error, settings: Settings, protocol: Protocol) -> Self {
+    pub(super) fn refused(error: Error, settings: &Settings, protocol: Protocol) -> Self {
         Self::new(State::Refused { error }, None, settings, protocol)
     }
 
+    #[inline]
     fn new(
         state: State<S, Req, S::Future>,
         permit: Option<Permit>,
-        settings: Settings,
+        settings: &Settings,
         protocol: Protocol,
     ) -> Self {
         Self {
             state,
             holding: Holding::new(permit.into()),
-            settings,
+            on_lost: settings.on_lost,
+            retry_after: settings.retry_after,
             protocol,
             mode: PhantomData,
         }
@@ -127,23 +136,17 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
-        let settings = this.settings;
         loop {
             let refused = match this.state.as_mut().project() {
-                StateProj::Waiting {
-                    inner,
-                    semaphore,
-                    wait,
-                    ..
-                } => match ready!(poll_entry(inner, semaphore, wait, settings, cx)) {
+                StateProj::Waiting { waiting } => match ready!(poll_entry(waiting, cx)) {
                     Entry::Admitted(permit) => {
                         // → Running, which the next turn polls.
-                        if let StateTaken::Waiting {
-                            mut inner,
-                            mut request,
-                            ..
-                        } = this.state.as_mut().project_replace(State::Done)
-                        {
+                        if let Some(waiting) = waiting.take() {
+                            let Waiting {
+                                mut inner,
+                                mut request,
+                                ..
+                            } = *waiting;
                             if let Some(permit) = &permit {
                                 R::mark(&mut request, permit);
                             }
@@ -164,9 +167,9 @@ where
                     if let Poll::Ready(result) = future.poll(cx) {
                         this.state.set(State::Done);
                         let held = this.holding.take();
-                        return Poll::Ready(answer::<_, _, _, H, R>(result, held, settings));
+                        return Poll::Ready(answer::<_, _, _, H, R>(result, held, *this.on_lost));
                     }
-                    ready!(this.holding.poll_lost(settings.on_lost, cx))
+                    ready!(this.holding.poll_lost(*this.on_lost, cx))
                 }
                 StateProj::Refused { error } => error.clone(),
                 // Polled after its end.
@@ -177,7 +180,7 @@ where
             return Poll::Ready(R::refuse(Refusal {
                 error: refused,
                 protocol: *this.protocol,
-                retry_after: settings.retry_after,
+                retry_after: *this.retry_after,
             }));
         }
     }
@@ -202,15 +205,22 @@ where
 
 /// As in `poll_ready`, the inner service first: no permit, nor a place in the queue, while it is not ready.
 fn poll_entry<S, Req>(
-    inner: &mut S,
-    semaphore: &Semaphore,
-    wait: &mut Option<Pin<Box<Acquire>>>,
-    settings: &Settings,
+    waiting: &mut Option<Box<Waiting<S, Req>>>,
     cx: &mut Context<'_>,
 ) -> Poll<Entry<S::Error>>
 where
     S: Service<Req>,
 {
+    let Some(waiting) = waiting else {
+        return Poll::Pending;
+    };
+    let Waiting {
+        inner,
+        semaphore,
+        wait,
+        settings,
+        ..
+    } = &mut **waiting;
     match inner.poll_ready(cx) {
         Poll::Ready(Ok(())) => {}
         Poll::Ready(Err(error)) => return Poll::Ready(Entry::Failed(error)),

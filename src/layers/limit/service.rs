@@ -111,7 +111,7 @@ where
     }
 
     fn call(&mut self, mut request: Req) -> Self::Future {
-        let settings = self.settings;
+        let settings = &self.settings;
         let protocol = R::protocol(&request);
         if !settings.enabled {
             return ResponseFuture::running(self.inner.call(request), None, settings, protocol);
