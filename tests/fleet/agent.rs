@@ -1,5 +1,6 @@
 //! A process of the fleet that does what a test tells it.
 
+use crate::modes;
 use crate::support::door::{Door, Visitor};
 use crate::support::process::{Process, begin, tell};
 use std::collections::HashMap;
@@ -10,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinSet;
-use tower_permit::{Coordinator, Permit, Redis, Semaphore};
+use tower_permit::{Permit, Redis, Semaphore};
 
 /// The test's side.
 #[derive(Debug)]
@@ -147,7 +148,7 @@ fn agent() {
 /// Does what the lines of the standard input say, until it ends.
 async fn serve(url: &str, lease: Duration) {
     let redis = Redis::new(url).unwrap().prefix("fleet").unwrap();
-    let permits = Coordinator::builder(redis).lease(lease).build().unwrap();
+    let permits = modes::builder(redis).lease(lease).build().unwrap();
     let mut orders = BufReader::new(tokio::io::stdin()).lines();
     let mut interrupt =
         tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt()).unwrap();

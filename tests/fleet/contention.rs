@@ -59,8 +59,10 @@ async fn four_processes_never_exceed_the_limit_and_keep_it_used() {
 async fn a_limit_lowered_by_a_deploy_cuts_nobody_and_lets_nobody_in_until_it_fits() {
     let server = RedisServer::start();
     let permits = coordinator(&server.url());
-    let mut old = Agent::start(&server.url(), LEASE);
-    let mut new = Agent::start(&server.url(), 2 * LEASE);
+    // By the order of the queue alone.
+    let strict = || [("SHORT_CUTS".to_owned(), "off".to_owned())];
+    let mut old = Agent::start_with(&server.url(), LEASE, strict());
+    let mut new = Agent::start_with(&server.url(), 2 * LEASE, strict());
     for key in ["a", "b", "c", "d"] {
         old.acquire(key, "deploy", 4);
         old.granted(key).await;

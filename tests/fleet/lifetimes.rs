@@ -1,6 +1,7 @@
 //! Coordinators that outlive runtimes, and processes that end.
 
 use crate::agent::Agent;
+use crate::modes;
 use crate::support::redis::RedisServer;
 use crate::{LEASE, backend, coordinator, millis, seen, until_seen};
 use rustix::process::Signal;
@@ -21,7 +22,7 @@ fn runtime(threads: bool) -> Runtime {
 fn a_coordinator_in_a_static_serves_ten_runtimes() {
     static PERMITS: OnceLock<Coordinator> = OnceLock::new();
     let server = RedisServer::start();
-    let builder = Coordinator::builder(backend(&server.url())).lease(5 * LEASE);
+    let builder = modes::builder(backend(&server.url())).lease(5 * LEASE);
     let permits = PERMITS.get_or_init(|| builder.build().unwrap());
     let semaphore = permits.semaphore("static", 1).unwrap();
     for n in 0..10 {

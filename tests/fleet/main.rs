@@ -3,6 +3,9 @@
 //! Every server, process and proxy is the test's own and ends with it. Times are bounds from above, wide enough for two
 //! busy cores; what can be awaited is awaited.
 
+#[path = "../support/modes.rs"]
+#[allow(dead_code, unreachable_pub)]
+mod modes;
 #[path = "../support/mod.rs"]
 mod support;
 
@@ -39,7 +42,7 @@ fn backend(url: &str) -> Redis {
 }
 
 fn coordinator(url: &str) -> Coordinator {
-    let builder = Coordinator::builder(backend(url));
+    let builder = modes::builder(backend(url));
     builder.lease(LEASE).build().unwrap()
 }
 

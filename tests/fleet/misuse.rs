@@ -1,5 +1,6 @@
 //! A Redis that cannot serve us: what callers are told, and that those who hold are not hurt.
 
+use crate::modes;
 use crate::support::logs::Logs;
 use crate::support::redis::RedisServer;
 use crate::{LEASE, backend, coordinator, millis, seen, until_seen, within};
@@ -52,7 +53,7 @@ async fn a_wrong_password_is_said_at_once_and_never_shown() {
         let url = server.url_of(user, PASSWORD);
         let redis = backend(&url);
         assert!(!format!("{redis:?} {redis:#?}").contains(PASSWORD));
-        let permits = Coordinator::builder(redis).lease(LEASE).build().unwrap();
+        let permits = modes::builder(redis).lease(LEASE).build().unwrap();
         all_hear(&permits, "password", ErrorKind::Denied).await;
         let error = permits.check().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Denied, "{error:?}");

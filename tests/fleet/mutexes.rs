@@ -1,5 +1,6 @@
 //! Mutexes over Redis: several processes, frozen ones, hung servers, hostile and many names.
 
+use crate::modes;
 use crate::support::process::{Process, begin, tell};
 use crate::support::redis::RedisServer;
 use crate::{ALONE, LEASE, SLACK, backend, coordinator, millis};
@@ -9,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::task::JoinSet;
-use tower_permit::{Coordinator, ErrorKind, Mutex, MutexGuard};
+use tower_permit::{ErrorKind, Mutex, MutexGuard};
 
 #[tokio::test]
 async fn a_counter_outside_loses_no_count() {
@@ -266,7 +267,7 @@ async fn many_names_leave_memory_and_redis_as_they_were() {
     let server = RedisServer::start();
     // On a machine so busy that no call is answered for a lease, what leaves is given up, and lies there like the dead's.
     let lease = 5 * LEASE;
-    let builder = Coordinator::builder(backend(&server.url()));
+    let builder = modes::builder(backend(&server.url()));
     let permits = builder.lease(lease).build().unwrap();
     let once = |n: u32| {
         let permits = permits.clone();
@@ -355,10 +356,7 @@ fn locker() {
 }
 
 async fn serve(url: &str) {
-    let permits = Coordinator::builder(backend(url))
-        .lease(LEASE)
-        .build()
-        .unwrap();
+    let permits = modes::builder(backend(url)).lease(LEASE).build().unwrap();
     let mutex = permits.mutex("shared").unwrap();
     let mut orders = BufReader::new(tokio::io::stdin()).lines();
     while let Ok(Some(order)) = orders.next_line().await {

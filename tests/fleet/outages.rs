@@ -1,5 +1,6 @@
 //! A Redis that is paused, killed, emptied or cut off: nobody hangs, and everything is as before soon after.
 
+use crate::modes;
 use crate::support::logs::Logs;
 use crate::support::proxy::{Mode, Proxy, Way};
 use crate::support::redis::RedisServer;
@@ -23,7 +24,7 @@ fn cautious(url: &str) -> Coordinator {
 }
 
 fn with_lease(url: &str, lease: Duration) -> Coordinator {
-    let builder = Coordinator::builder(backend(url));
+    let builder = modes::builder(backend(url));
     builder
         .lease(lease)
         .outage_after(OUTAGE_AFTER)

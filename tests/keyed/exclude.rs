@@ -1,5 +1,6 @@
 //! Who keeps whom out.
 
+use crate::modes;
 use crate::shop::*;
 use crate::support::*;
 use http::{HeaderName, Request};
@@ -7,7 +8,7 @@ use std::collections::HashSet;
 use tokio::time::Instant;
 use tower::{Layer, Service, ServiceExt};
 use tower_permit::layers::keyed::{header, key_fn, path_segment, query};
-use tower_permit::{Coordinator, Key, KeyedConcurrencyLimitLayer, KeyedMutexLayer, Memory};
+use tower_permit::{Key, KeyedConcurrencyLimitLayer, KeyedMutexLayer, Memory};
 
 #[tokio::test(start_paused = true)]
 async fn one_at_a_time_for_each_product() {
@@ -38,7 +39,7 @@ async fn one_at_a_time_for_each_product() {
 async fn two_processes_exclude_each_other() {
     let (memory, shop) = (Memory::new(), Shop::default());
     let services = [1, 2].map(|_| {
-        let permits = Coordinator::new(memory.clone());
+        let permits = modes::coordinator(memory.clone());
         mutex(&permits).layer(shop.service(millis(10)))
     });
     let buyers: Vec<_> = (0..40)

@@ -1,5 +1,6 @@
 //! Keys that are lost while their requests run.
 
+use crate::modes;
 use crate::shop::*;
 use crate::support::*;
 use bytes::Bytes;
@@ -10,8 +11,7 @@ use tower::{Layer, Service, ServiceExt};
 use tower_permit::layers::keyed::{KeyedLayer, PathSegment};
 use tower_permit::layers::{OnLost, PermitBody};
 use tower_permit::{
-    BoxError, Coordinator, ErrorKind, HeldKeys, Key, KeyedConcurrencyLimitLayer, KeyedMutexLayer,
-    Memory,
+    BoxError, ErrorKind, HeldKeys, Key, KeyedConcurrencyLimitLayer, KeyedMutexLayer, Memory,
 };
 
 /// Takes a key away, and waits until its process has surely heard of it.
@@ -276,7 +276,7 @@ async fn a_body_under_way_ends_with_an_error_never_as_if_complete() {
 
 #[tokio::test]
 async fn a_body_does_not_go_on_after_a_pause_before_any_timer_has_ended() {
-    let builder = Coordinator::builder(Memory::new()).lease(secs(2));
+    let builder = modes::builder(Memory::new()).lease(secs(2));
     let layer = mutex(&builder.build().unwrap());
     let (feed, mut body) = streaming(&layer).await;
     feed.data("hel");

@@ -6,6 +6,9 @@ mod contract;
 mod exclude;
 mod held;
 mod lost;
+#[path = "../support/modes.rs"]
+#[allow(dead_code, unreachable_pub)]
+mod modes;
 mod random;
 #[cfg(feature = "redis")]
 mod redis;

@@ -1,12 +1,13 @@
 //! Requests that are dropped at any moment leave nothing behind.
 
+use crate::modes;
 use crate::shop::*;
 use crate::support::*;
 use http::{Request, Response};
 use proptest::prelude::*;
 use std::pin::Pin;
 use tower::{Layer, Service};
-use tower_permit::{Coordinator, Key, KeyedMutexLayer, Memory};
+use tower_permit::{Key, KeyedMutexLayer, Memory};
 
 const PRODUCTS: usize = 4;
 
@@ -45,8 +46,8 @@ fn run(steps: Vec<Step>) {
     runtime.block_on(async {
         let memory = Memory::new();
         let witnesses: [Witness; PRODUCTS] = Default::default();
-        let here = Coordinator::new(memory.clone());
-        let mut services = [here.clone(), Coordinator::new(memory)].map(|permits| {
+        let here = modes::coordinator(memory.clone());
+        let mut services = [here.clone(), modes::coordinator(memory)].map(|permits| {
             let seen = witnesses.clone();
             let all = |request: &Request<()>| {
                 let Products(products) = request.extensions().get()?;

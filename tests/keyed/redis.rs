@@ -1,5 +1,6 @@
 //! Over Redis, in real time. Two coordinators are two processes to it.
 
+use crate::modes;
 use crate::redis_server::RedisServer;
 use crate::shop::*;
 use crate::support::{millis, secs};
@@ -18,7 +19,7 @@ fn permits(server: &RedisServer) -> Coordinator {
 fn with_lease(server: &RedisServer, lease: Duration) -> Coordinator {
     let redis = Redis::new(server.url()).unwrap();
     let redis = redis.prefix("shop").unwrap();
-    Coordinator::builder(redis).lease(lease).build().unwrap()
+    modes::builder(redis).lease(lease).build().unwrap()
 }
 
 #[tokio::test]

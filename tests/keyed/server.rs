@@ -1,5 +1,6 @@
 //! An axum server on a real socket.
 
+use crate::modes;
 use crate::shop::permits;
 use crate::support::*;
 use axum::extract::Path;
@@ -120,7 +121,7 @@ async fn refusals_are_answers() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_never_takes_a_body_that_was_cut_for_a_whole_one() {
-    let permits = Coordinator::builder(Memory::new())
+    let permits = modes::builder(Memory::new())
         .lease(secs(1))
         .build()
         .unwrap();
@@ -153,7 +154,7 @@ async fn a_client_never_takes_a_body_that_was_cut_for_a_whole_one() {
 /// Nobody listens there.
 #[cfg(feature = "redis")]
 fn unreachable() -> Coordinator {
-    Coordinator::new(tower_permit::Redis::new("redis://127.0.0.1:1").unwrap())
+    modes::coordinator(tower_permit::Redis::new("redis://127.0.0.1:1").unwrap())
 }
 
 #[cfg(feature = "redis")]

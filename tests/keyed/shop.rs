@@ -1,5 +1,6 @@
 //! What the tests share: a service that knows who is inside for which product.
 
+use crate::modes;
 use crate::support::*;
 use http::{Request, Response};
 use std::collections::HashMap;
@@ -11,7 +12,7 @@ use tower_permit::layers::keyed::PathSegment;
 use tower_permit::{Coordinator, HeldKeys, KeyedMutexLayer, Memory};
 
 pub(crate) fn permits() -> Coordinator {
-    Coordinator::new(Memory::new())
+    modes::coordinator(Memory::new())
 }
 
 /// One request at a time for each product.

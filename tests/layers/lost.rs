@@ -1,5 +1,6 @@
 //! Permits that are lost while their requests run.
 
+use crate::modes;
 use crate::support::*;
 use bytes::Bytes;
 use http::{Request, Response};
@@ -15,7 +16,7 @@ use tower_permit::{
 };
 
 fn limit() -> (Coordinator, LimitLayer) {
-    let permits = Coordinator::new(Memory::new());
+    let permits = modes::coordinator(Memory::new());
     let semaphore = permits.semaphore("test", 1).unwrap();
     (permits, LimitLayer::new(semaphore))
 }

@@ -5,6 +5,9 @@ mod compose;
 mod contract;
 mod late;
 mod lost;
+#[path = "../support/modes.rs"]
+#[allow(dead_code, unreachable_pub)]
+mod modes;
 mod random;
 mod refuse;
 mod reserve;

@@ -1,5 +1,6 @@
 //! What the tests share: semaphores, wakers that count, and inner services under control.
 
+use crate::modes;
 pub(crate) use crate::witness::Witness;
 use bytes::Bytes;
 use futures_util::task::noop_waker;
@@ -13,7 +14,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tower::Service;
-use tower_permit::{BoxError, Coordinator, Error, ErrorKind, Memory, Semaphore};
+use tower_permit::{BoxError, Error, ErrorKind, Memory, Semaphore};
 
 pub(crate) const fn secs(secs: u64) -> Duration {
     Duration::from_secs(secs)
@@ -25,7 +26,7 @@ pub(crate) const fn millis(millis: u64) -> Duration {
 
 /// A semaphore that nobody else uses.
 pub(crate) fn semaphore(limit: u32) -> Semaphore {
-    Coordinator::new(Memory::new())
+    modes::coordinator(Memory::new())
         .semaphore("test", limit)
         .expect("a semaphore")
 }

@@ -1,5 +1,8 @@
 //! Mutexes over the in-process backend: one holder at a time, tokens that rise, loss, re-entrancy, several at once.
 
+#[path = "../support/modes.rs"]
+#[allow(dead_code, unreachable_pub)]
+mod modes;
 #[path = "../support/witness.rs"]
 mod witness;
 
@@ -11,7 +14,7 @@ use witness::Witness;
 const SECOND: Duration = Duration::from_secs(1);
 
 fn alone() -> Coordinator {
-    Coordinator::new(Memory::new())
+    modes::coordinator(Memory::new())
 }
 
 /// Does not compile if a guard can be cloned: then a hold would have no one owner.

@@ -3,6 +3,9 @@
 #[path = "../support/logs.rs"]
 #[allow(dead_code, unreachable_pub)]
 mod logs;
+#[path = "../support/modes.rs"]
+#[allow(dead_code, unreachable_pub)]
+mod modes;
 #[path = "../support/witness.rs"]
 mod witness;
 
@@ -15,14 +18,14 @@ use tower_permit::{Coordinator, Memory, Semaphore};
 
 /// A semaphore of its own, with the coordinator to look at it.
 fn alone(limit: u32) -> (Coordinator, Semaphore) {
-    let permits = Coordinator::new(Memory::new());
+    let permits = modes::coordinator(Memory::new());
     let semaphore = permits.semaphore("test", limit).expect("a fine limit");
     (permits, semaphore)
 }
 
 /// The same, where every permit goes back to the backend when it is released.
 fn strict(limit: u32) -> (Coordinator, Semaphore) {
-    let permits = Coordinator::builder(Memory::new()).strict_fifo(true);
+    let permits = modes::builder(Memory::new()).strict_fifo(true);
     let permits = permits.build().expect("fine settings");
     let semaphore = permits.semaphore("test", limit).expect("a fine limit");
     (permits, semaphore)

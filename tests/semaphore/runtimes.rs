@@ -1,5 +1,6 @@
 //! Several runtimes, one after another and side by side, and none at all.
 
+use crate::modes;
 use crate::{alone, strict};
 use std::future::Future;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,7 +19,7 @@ fn runtime() -> Runtime {
 
 #[test]
 fn a_coordinator_in_a_static_outlives_ten_runtimes() {
-    static PERMITS: LazyLock<Coordinator> = LazyLock::new(|| Coordinator::new(Memory::new()));
+    static PERMITS: LazyLock<Coordinator> = LazyLock::new(|| modes::coordinator(Memory::new()));
     let semaphore = PERMITS.semaphore("static", 1).unwrap();
     for _ in 0..10 {
         runtime().block_on(async {
@@ -188,7 +189,7 @@ fn a_runtime_may_end_while_its_tasks_wait_and_hold() {
 fn a_permit_outlives_the_runtime_that_another_caller_came_on() {
     let memory = Memory::new();
     let lease = Duration::from_secs(1);
-    let here = Coordinator::builder(memory.clone()).lease(lease);
+    let here = modes::builder(memory.clone()).lease(lease);
     let semaphore = here.build().unwrap().semaphore("name", 3).unwrap();
     let threads = || {
         let mut builder = Builder::new_multi_thread();
@@ -202,7 +203,7 @@ fn a_permit_outlives_the_runtime_that_another_caller_came_on() {
     drop(second);
     drop(first);
 
-    let there = Coordinator::builder(memory).lease(lease).build().unwrap();
+    let there = modes::builder(memory).lease(lease).build().unwrap();
     third.block_on(async {
         for _ in 0..10 {
             tokio::time::sleep(lease / 4).await;

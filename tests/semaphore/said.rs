@@ -1,10 +1,11 @@
 //! What is logged: the span of each wait, long waits, losses; never a raw name.
 
 use crate::logs::Logs;
+use crate::modes;
 use crate::{alone, settle};
 use std::time::Duration;
 use tokio::time::sleep;
-use tower_permit::{Coordinator, Memory};
+use tower_permit::Memory;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -82,7 +83,7 @@ async fn a_lost_permit_is_an_error_and_a_long_hold_a_warning() {
 #[tokio::test(start_paused = true)]
 async fn a_hostile_name_is_logged_in_its_safe_form() {
     let logs = Logs::capture();
-    let permits = Coordinator::new(Memory::new());
+    let permits = modes::coordinator(Memory::new());
     let semaphore = permits.semaphore("evil\n\x1b[31mname", 1).unwrap();
     let held = semaphore.acquire().await.unwrap();
     let waiting = tokio::spawn({

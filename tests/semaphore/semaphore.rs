@@ -1,8 +1,9 @@
+use crate::modes;
 use crate::witness::Witness;
 use crate::{alone, seen, settle};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
-use tower_permit::{Coordinator, ErrorKind, Memory};
+use tower_permit::{ErrorKind, Memory};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -51,7 +52,10 @@ async fn first_in_first_out() {
 #[tokio::test(start_paused = true)]
 async fn two_processes_share_the_limit() {
     let memory = Memory::new();
-    let (here, there) = (Coordinator::new(memory.clone()), Coordinator::new(memory));
+    let (here, there) = (
+        modes::coordinator(memory.clone()),
+        modes::coordinator(memory),
+    );
     let held = here.semaphore("test", 1).unwrap().acquire().await.unwrap();
     let other = there.semaphore("test", 1).unwrap();
     assert_eq!(
@@ -69,7 +73,7 @@ async fn two_processes_share_the_limit() {
 
 #[tokio::test(start_paused = true)]
 async fn names_do_not_disturb_each_other() {
-    let permits = Coordinator::new(Memory::new());
+    let permits = modes::coordinator(Memory::new());
     let _a = permits.semaphore("a", 1).unwrap().acquire().await.unwrap();
     let _b = permits
         .semaphore("b", 1)
@@ -288,7 +292,7 @@ async fn endless_times_are_fine() {
 
 #[test]
 fn bad_settings_are_refused_at_once() {
-    let permits = Coordinator::new(Memory::new());
+    let permits = modes::coordinator(Memory::new());
     let kind = |e: tower_permit::Error| e.kind();
     let invalid = Err(ErrorKind::InvalidConfig);
     assert_eq!(permits.semaphore("x", 0).map(drop).map_err(kind), invalid);
@@ -301,13 +305,11 @@ fn bad_settings_are_refused_at_once() {
         assert!(permits.semaphore(name, 1).is_ok());
     }
     for lease in [Duration::ZERO, Duration::from_millis(999), Duration::MAX] {
-        let built = Coordinator::builder(Memory::new()).lease(lease).build();
+        let built = modes::builder(Memory::new()).lease(lease).build();
         assert_eq!(built.map(drop).map_err(kind), invalid, "{lease:?}");
     }
     for outage in [Duration::ZERO, Duration::MAX] {
-        let built = Coordinator::builder(Memory::new())
-            .outage_after(outage)
-            .build();
+        let built = modes::builder(Memory::new()).outage_after(outage).build();
         assert_eq!(built.map(drop).map_err(kind), invalid, "{outage:?}");
     }
 }
