@@ -5,6 +5,7 @@
 
 mod acquire;
 mod health;
+mod line;
 mod pump;
 mod state;
 mod tickets;

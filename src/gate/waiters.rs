@@ -2,8 +2,9 @@
 //!
 //! Pure: no clock, no tasks. `C` is the caller's end, which nothing here looks into.
 
+use super::line::Line;
 use rustc_hash::FxHashMap;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -11,12 +12,14 @@ use tokio::time::Instant;
 #[derive(Debug)]
 pub(crate) struct Waiters<C> {
     /// By the number of the ticket that each got when it came, so the first is the oldest.
-    line: BTreeMap<u64, Waiter<C>>,
+    line: Line<Waiter<C>>,
     /// Which waiter a ticket stands for, where that is not the one that came with it: a grant makes two waiters swap
     /// tickets.
     swapped: FxHashMap<u64, u64>,
-    /// The waiters whose ticket has to be named in the next call.
-    to_ask: BTreeSet<u64>,
+    /// No call has named the tickets of those with this number and above: the next one does.
+    new: u64,
+    /// Those before whose ticket has to be named once more.
+    again: BTreeSet<u64>,
     /// How many tickets of the line surely stand in the queue.
     queued: usize,
 }
@@ -63,6 +66,16 @@ pub(crate) struct Departed<C> {
 // === impl Place ===
 
 impl Place {
+    /// A call names its ticket.
+    fn name(&mut self, now: Instant) -> u64 {
+        self.standing.get_or_insert(Standing {
+            since: now,
+            doubtful: false,
+            queued: false,
+        });
+        self.ticket
+    }
+
     fn is_queued(&self) -> bool {
         self.standing.is_some_and(|standing| standing.queued)
     }
@@ -73,9 +86,10 @@ impl Place {
 impl<C> Default for Waiters<C> {
     fn default() -> Self {
         Self {
-            line: BTreeMap::new(),
+            line: Line::default(),
             swapped: FxHashMap::default(),
-            to_ask: BTreeSet::new(),
+            new: 0,
+            again: BTreeSet::new(),
             queued: 0,
         }
     }
@@ -104,7 +118,7 @@ impl<C> Waiters<C> {
         if let Some(owner) = self.swapped.get(&ticket) {
             return Some(*owner);
         }
-        let waiter = self.line.get(&ticket)?;
+        let waiter = self.line.get(ticket)?;
         (waiter.place.ticket == ticket).then_some(ticket)
     }
 
@@ -118,7 +132,7 @@ impl<C> Waiters<C> {
 
     /// Since when the oldest has been waiting.
     pub(crate) fn oldest_since(&self) -> Option<Instant> {
-        self.line.values().next().map(|waiter| waiter.since)
+        self.line.first().map(|(_, waiter)| waiter.since)
     }
 
     /// The last in line. `ticket` is new, and from now on also the waiter's own number.
@@ -127,19 +141,18 @@ impl<C> Waiters<C> {
             ticket,
             standing: None,
         };
-        self.to_ask.insert(ticket);
         let waiter = Waiter {
             place,
             since,
             answered: false,
             caller,
         };
-        self.line.insert(ticket, waiter);
+        self.line.push(ticket, waiter);
     }
 
     /// A waiter gives up, and takes the ticket that stands for it along. `None` if it has left already.
     pub(crate) fn give_up(&mut self, waiter: u64) -> Option<Departed<C>> {
-        let gone = self.line.remove(&waiter)?;
+        let gone = self.line.remove(waiter)?;
         Some(self.departed(waiter, gone))
     }
 
@@ -148,7 +161,7 @@ impl<C> Waiters<C> {
         if place.ticket != waiter {
             self.swapped.remove(&place.ticket);
         }
-        self.to_ask.remove(&waiter);
+        self.again.remove(&waiter);
         self.queued -= usize::from(place.is_queued());
         Departed {
             caller,
@@ -166,18 +179,17 @@ impl<C> Waiters<C> {
     /// `ticket` was granted: the oldest waiter goes in on it. Whoever it stood for stands on the oldest one's ticket.
     pub(crate) fn grant(&mut self, ticket: u64) -> Option<C> {
         let owner = self.owner(ticket)?;
-        let oldest = *self.line.keys().next()?;
-        let taken = self.line.remove(&oldest)?;
+        let (oldest, taken) = self.line.pop_first()?;
         self.swapped.remove(&ticket);
-        self.to_ask.remove(&owner);
+        self.again.remove(&owner);
         let mut granted = taken.place;
         if owner != oldest {
-            let asks = self.to_ask.remove(&oldest);
-            if let Some(waiter) = self.line.get_mut(&owner) {
+            let asks = self.again.remove(&oldest) || oldest >= self.new;
+            if let Some(waiter) = self.line.get_mut(owner) {
                 granted = std::mem::replace(&mut waiter.place, taken.place);
                 self.own(taken.place.ticket, owner);
                 if asks {
-                    self.to_ask.insert(owner);
+                    self.name_again(owner);
                 }
             }
         }
@@ -189,34 +201,41 @@ impl<C> Waiters<C> {
     pub(crate) fn ask(&mut self, most: usize, now: Instant) -> Vec<u64> {
         let mut tickets = Vec::new();
         while tickets.len() < most
-            && let Some(waiter) = self.to_ask.pop_first()
+            && let Some(waiter) = self.again.pop_first()
         {
-            if let Some(waiter) = self.line.get_mut(&waiter) {
-                waiter.place.standing.get_or_insert(Standing {
-                    since: now,
-                    doubtful: false,
-                    queued: false,
-                });
-                tickets.push(waiter.place.ticket);
-            }
+            let waiter = self.line.get_mut(waiter);
+            tickets.extend(waiter.map(|waiter| waiter.place.name(now)));
+        }
+        let room = most - tickets.len();
+        for (number, waiter) in self.line.iter_mut_from(self.new).take(room) {
+            self.new = number + 1;
+            tickets.push(waiter.place.name(now));
         }
         tickets
     }
 
     pub(crate) fn has_to_ask(&self) -> bool {
-        !self.to_ask.is_empty()
+        !self.again.is_empty() || self.line.reaches(self.new)
     }
 
     /// Names a ticket (again) in the next call: it was not answered, or the answer cannot be relied on.
     pub(crate) fn ask_again(&mut self, ticket: u64) {
         if let Some(waiter) = self.owner(ticket) {
-            self.to_ask.insert(waiter);
+            self.name_again(waiter);
+        }
+    }
+
+    fn name_again(&mut self, waiter: u64) {
+        if waiter < self.new {
+            self.again.insert(waiter);
         }
     }
 
     /// Names the tickets of the `most` oldest waiters (again).
     pub(crate) fn ask_oldest(&mut self, most: usize) {
-        self.to_ask.extend(self.line.keys().take(most));
+        let oldest = self.line.iter().take(most).map(|(waiter, _)| waiter);
+        self.again
+            .extend(oldest.take_while(|waiter| *waiter < self.new));
     }
 
     /// The call that was sent at `sent` was answered: `ticket` stands in the queue. `false` if nobody waits on it.
@@ -228,7 +247,7 @@ impl<C> Waiters<C> {
         lease: Duration,
     ) -> bool {
         let waiter = self.owner(ticket);
-        let Some(waiter) = waiter.and_then(|waiter| self.line.get_mut(&waiter)) else {
+        let Some(waiter) = waiter.and_then(|waiter| self.line.get_mut(waiter)) else {
             return false;
         };
         waiter.answered = true;
@@ -243,14 +262,14 @@ impl<C> Waiters<C> {
 
     /// `None` if nobody waits on this ticket, or no call has named it yet.
     pub(crate) fn standing(&self, ticket: u64) -> Option<Standing> {
-        let waiter = self.line.get(&self.owner(ticket)?)?;
+        let waiter = self.line.get(self.owner(ticket)?)?;
         waiter.place.standing
     }
 
     /// Takes everybody out whom the backend has never answered.
     pub(crate) fn take_newcomers(&mut self) -> Vec<Departed<C>> {
         let newcomers = self.line.iter().filter(|(_, w)| !w.answered);
-        let newcomers: Vec<u64> = newcomers.map(|(waiter, _)| *waiter).collect();
+        let newcomers: Vec<u64> = newcomers.map(|(waiter, _)| waiter).collect();
         newcomers
             .into_iter()
             .filter_map(|waiter| self.give_up(waiter))
