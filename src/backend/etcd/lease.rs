@@ -381,14 +381,17 @@ impl Inner {
             let Some((queue, ticket)) = wire::own_key(key, &self.prefix, &self.node) else {
                 continue;
             };
-            let created = self.created(key).await;
-            let known = {
+            let known = || {
                 let book = self.book();
                 let desk = book.desks.get(&queue);
                 desk.is_some_and(|desk| desk.running || desk.knows(ticket))
             };
-            if let Some(created) = created
-                && !known
+            if known() {
+                continue;
+            }
+            // It may be made anew, and be known then.
+            if let Some(created) = self.created(key).await
+                && !known()
             {
                 self.remove(&queue, &[(ticket, created)]).await;
             }
