@@ -106,9 +106,9 @@ impl Count {
         })
     }
 
-    /// What the first of those that failed has met.
-    pub(super) fn first_error(&self) -> Option<&Error> {
-        self.heard.iter().find_map(|heard| match heard {
+    /// What those that failed have met.
+    pub(super) fn errors(&self) -> impl Iterator<Item = &Error> {
+        self.heard.iter().filter_map(|heard| match heard {
             Heard::Failed(error) => Some(error),
             _ => None,
         })

@@ -247,7 +247,7 @@ impl RedlockSession {
             return Ok(Reply::Stale);
         }
         if count.answered() < count.majority() {
-            return Err(self.too_few(count.answered(), count.first_error()));
+            return Err(self.too_few(count.answered(), count.errors()));
         }
         let too_young = count.too_young(round.ask());
         let mut kept = Vec::with_capacity(call.keep.len());
@@ -265,7 +265,7 @@ impl RedlockSession {
             Some(Won::Before(grant)) => Some(grant),
             Some(Won::Now(grant)) => {
                 if !round.confirm(grant, start + time * 9 / 10).await {
-                    return Err(self.too_few(round.count.answered(), round.count.first_error()));
+                    return Err(self.too_few(round.count.answered(), round.count.errors()));
                 }
                 Some(grant)
             }
@@ -363,16 +363,16 @@ impl RedlockSession {
     ) -> Result<Vec<T>, Error> {
         needs_runtime()?;
         let work = work.map(|it| tokio::time::timeout(PATIENCE, it));
-        let (mut answers, mut failed) = (Vec::new(), None);
+        let (mut answers, mut failed) = (Vec::new(), Vec::new());
         for answer in join_all(work).await {
             match answer {
                 Ok(Ok(answer)) => answers.push(answer),
-                Ok(Err(error)) => failed = failed.or(Some(error.into_error())),
+                Ok(Err(error)) => failed.push(error.into_error()),
                 Err(_) => {}
             }
         }
         match answers.len() {
-            few if few < self.majority() => Err(self.too_few(few, failed.as_ref())),
+            few if few < self.majority() => Err(self.too_few(few, failed.iter())),
             _ => Ok(answers),
         }
     }
@@ -460,13 +460,16 @@ impl RedlockSession {
         result
     }
 
-    fn too_few(&self, answered: usize, error: Option<&Error>) -> Error {
-        let why = error.map(|error| format!(" ({error})")).unwrap_or_default();
-        let kind = match error {
-            // Nothing that waiting would mend.
-            Some(error) if error.kind() != ErrorKind::Unavailable => error.kind(),
-            _ => ErrorKind::Unavailable,
+    fn too_few<'a>(&self, answered: usize, errors: impl Iterator<Item = &'a Error>) -> Error {
+        // Servers that refuse us are as good as none. As long as the others would do, waiting may mend it.
+        let (passing, lasting): (Vec<&Error>, Vec<&Error>) =
+            errors.partition(|error| error.kind() == ErrorKind::Unavailable);
+        let waiting_helps = self.servers.len() - lasting.len() >= self.majority();
+        let (kind, error) = match lasting.first() {
+            Some(error) if !waiting_helps => (error.kind(), Some(error)),
+            other => (ErrorKind::Unavailable, passing.first().or(other)),
         };
+        let why = error.map(|error| format!(" ({error})")).unwrap_or_default();
         Error::new(
             kind,
             format!(

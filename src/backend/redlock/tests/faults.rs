@@ -79,6 +79,31 @@ async fn with_three_of_five_down_nobody_gets_in_and_who_holds_learns_of_it() {
 }
 
 #[tokio::test]
+async fn one_that_refuses_us_makes_no_outage_of_the_others_final() {
+    let mut servers = servers(2);
+    servers.insert(0, RedisServer::start_with(&["--requirepass", "other"]));
+    let mut a = Peer::new(&urls(&servers));
+    a.must_enter(1).await;
+    assert!(a.leave(1).await.unwrap());
+    // Two do not answer, and one of them may be back soon.
+    servers[1].kill();
+    let error = a.try_to_enter(2).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    let error = a.session.inspect(queue()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    servers[1].restart();
+    grow_old(&servers[1]);
+    a.enters_within(2, LEASE).await;
+    // Without a majority of those who let us in, waiting helps nobody.
+    servers[2].kill();
+    servers[2].add_args(&["--requirepass", "other"]);
+    servers[2].restart();
+    servers[1].kill();
+    let error = a.try_to_enter(3).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+}
+
+#[tokio::test]
 async fn a_slow_server_slows_nobody_and_is_cleaned_when_it_is_back() {
     let servers = servers(5);
     let (mut a, mut b) = (Peer::new(&urls(&servers)), Peer::new(&urls(&servers)));
