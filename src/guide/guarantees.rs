@@ -13,7 +13,7 @@
 //! | one of several servers is lost (the master, the leader) | – | + limit, 2 s | + limit, 2 s | ✓ at once | ✓ an election; a leader that was stopped: + limit | ✓ an election |
 //! | the server, or the majority, pauses or is out of reach | ✓ 2 s | ✓ 2 s | ✓ when it is whole | ✓ 2 s | ✓ an election | ✓ an election |
 //! | it restarts with its data | ✓ 2 s | ✓ 2 s | ✓ when it is whole | ✓ at once | ✓ an election | ✓ an election |
-//! | it restarts without its data, or is flushed | + limit, ⅓ lease | + limit, ⅓ lease | + limit, ⅓ lease | ✓ the longest lease | + limit, at once † | + limit, a session † |
+//! | it restarts without its data, or is flushed | + limit, ⅓ lease | + limit, ⅓ lease | + limit, ⅓ lease | ✓ the longest lease (if all have the same) | + limit, at once † | + limit, a session † |
 //! | its clock steps | ✓ at once | ✓ at once | ✓ at once | ✓ at once; a majority's: + 1 | ✓ at once | ✓ at once |
 //! | answers get lost, calls run late | ✓ at once | ✓ at once | ✓ at once | ✓ at once | ✓ at once | ✓ at once |
 //! | a slot moves | – | – | ✓ at once | – | – | – |
@@ -82,7 +82,7 @@
 //! | a minority is paused or slow | kept | yes | at once | `a_slow_server_slows_nobody_and_is_cleaned_when_it_is_back` |
 //! | a majority is down or paused | kept; who holds loses the lock a lease later | yes | 2 s, or the longest lease where they come back empty | `with_three_of_five_down_nobody_gets_in_and_who_holds_learns_of_it`, `a_failed_extension_frees_nothing` |
 //! | servers restart with their data | kept | yes | at once | `servers_that_come_back_with_their_data_vote_at_once` |
-//! | they restart without, or are flushed | kept | yes | the longest lease | `a_server_that_came_back_empty_lets_no_second_holder_in`, `it_waits_for_the_longest_lease_of_anybody`, `a_holder_outlives_restarts_one_after_the_other`, `the_first_lock_waits_for_one_lease` |
+//! | they restart without, or are flushed | kept; one more if a majority forgets at once and leases differ | yes | the longest lease | `a_server_that_came_back_empty_lets_no_second_holder_in`, `it_waits_for_the_longest_lease_of_anybody`, `a_holder_outlives_restarts_one_after_the_other`, `a_majority_that_forgets_everything_forgets_who_had_a_longer_lease`, `the_first_lock_waits_for_one_lease` |
 //! | keys are evicted | kept on a minority; on a majority one more | yes | a third of a lease | `gone_is_said_only_by_a_majority`, `rule_04_a_permit_that_was_lost_is_seen_to_be_gone`, `rule_08_tokens_increase_over_a_flush` |
 //! | the clock of one steps | kept | yes | at once | `one_clock_that_steps_lets_nobody_in`, `tokens_rise_across_majorities_though_a_clock_is_ahead` |
 //! | those of a majority step ahead | one more | yes | a third of a lease | not tested: it is not kept. It is an eviction on a majority |

@@ -16,7 +16,8 @@
 //!   half of them or more gone nobody gets in, and who holds loses the lock when his lease has run out.
 //! * **A restart does not let a second one in.** A server that came back empty (or was flushed) has no vote for as long
 //!   as the longest lease that anybody has used: what it has forgotten has run out by then. A marker key of each server
-//!   holds since when it remembers.
+//!   holds since when it remembers. How long a lease others have is forgotten too when a majority forgets at once: give all
+//!   processes the same [`lease`](crate::CoordinatorBuilder::lease), or a short one may get in beside a longer one then.
 //! * **Fencing tokens** strictly increase, over any majorities, and though the servers' clocks differ: the highest of the
 //!   majority counts, and a majority has stored it before the lock is given out. A server remembers a token that is
 //!   ahead of its clock until the clock has passed it.
@@ -40,7 +41,7 @@
 //! | fewer than half are down, slow or cut off | nothing | nothing | – |
 //! | half or more are | in doubt, and lost one lease after the last confirmation | as in an [outage](super::failures#an-outage) | within 2 s if they remember, one longest lease if they came back empty |
 //! | one **restarts** empty, or is flushed | nothing, if a majority of the others knows of the lock; it is told anew at the next renewal | nothing, if a majority of the others is there | it has its vote back one longest lease later |
-//! | all restart empty, or are flushed | lost, one lease after the last confirmation | wait | one longest lease later |
+//! | all restart empty, or are flushed | lost, one lease after the last confirmation | wait for a lease of their own: where leases differ, two holders until the longer one's next renewal | one longest lease later |
 //! | they restart with their data | nothing | nothing | at once |
 //! | keys are **evicted**, on a majority | lost, at the next renewal | come in at once: two holders until then | a third of a lease |
 //! | a **clock steps** ahead by a lease, on a majority | the same | the same | the same |

@@ -54,6 +54,27 @@ async fn it_waits_for_the_longest_lease_of_anybody() {
 }
 
 #[tokio::test]
+async fn a_majority_that_forgets_everything_forgets_who_had_a_longer_lease() {
+    // What the guide warns of: it is not kept.
+    let servers = servers(3);
+    let mut a = Peer::new(&urls(&servers)).lease(LEASE * 6);
+    let mut b = Peer::new(&urls(&servers));
+    let token = a.must_enter(1).await;
+    let word = Instant::now();
+    for server in &servers {
+        server.command(&["FLUSHALL"]);
+    }
+    b.enters_within(1, LEASE * 2).await;
+    assert!(word.elapsed() + LEASE / 10 >= LEASE);
+    assert!(word.elapsed() < a.lease, "the other one has not run out");
+    let Ok(State::Held { token: next }) = b.keep(1).await else {
+        panic!("not held");
+    };
+    assert!(next > token, "the token stops the older one");
+    assert_eq!(a.keep(1).await.unwrap_err().kind(), ErrorKind::Unavailable);
+}
+
+#[tokio::test]
 async fn a_holder_outlives_restarts_one_after_the_other() {
     let mut servers = servers(3);
     let (mut a, mut b) = (Peer::new(&urls(&servers)), Peer::new(&urls(&servers)));
