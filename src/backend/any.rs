@@ -245,6 +245,11 @@ mod tests {
             "secret",
             "redis://user:secret@host?prefix=%7B",
             "redis://:secret@:x",
+            "redis://:secret@host?prefx=shop",
+            #[cfg(feature = "zookeeper")]
+            "zookeeper://u:secret@host/app?prefx=shop",
+            #[cfg(feature = "redis-sentinel")]
+            "redis+sentinel://:secret@host/m?sentinel_user=me",
         ] {
             let error = AnyBackend::from_url(url).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{url}");

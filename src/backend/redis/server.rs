@@ -68,6 +68,14 @@ impl Server {
             // The encryption is ours: the client sees a plain connection.
             url.set_scheme("redis").map_err(|()| Error::config(FORM))?;
         }
+        let known = match url.scheme() {
+            "redis+unix" | "unix" | "valkey+unix" => &["db", "user", "pass", "protocol"][..],
+            _ => &["protocol"],
+        };
+        // Passed over in silence, a prefix with a slip in it would be none.
+        if (url.query_pairs()).any(|(key, _)| !known.contains(&key.as_ref())) {
+            return Err(Error::config(FORM));
+        }
         let info = url
             .into_connection_info()
             .map_err(|_| Error::config(FORM))?;

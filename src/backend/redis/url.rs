@@ -64,6 +64,7 @@ impl Redis {
         };
         let redis = Self::sentinel(&parts.servers, master)?;
         let redis = match password {
+            "" if !user.is_empty() => return Err(form()),
             "" => redis,
             password => redis.at_sentinels(user, password),
         };

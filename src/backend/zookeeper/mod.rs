@@ -126,6 +126,11 @@ impl ZooKeeper {
     /// `zookeeper://[user:password@]servers[/chroot]`, user and password percent-encoded.
     pub(crate) fn of_url(url: &str) -> Result<Self, Error> {
         let rest = url.strip_prefix("zookeeper://").unwrap_or_default();
+        if rest.contains('?') {
+            return Err(Error::config(
+                "the URL of a ZooKeeper ensemble has no parameter but prefix",
+            ));
+        }
         let Some((user, servers)) = rest.rsplit_once('@') else {
             return Self::new(rest);
         };
