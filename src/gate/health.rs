@@ -1,4 +1,5 @@
-//! Does the backend answer? One judgement for the whole coordinator, and one line in the log for each change of it.
+//! Does the backend answer? One judgement for the whole coordinator, and one line in the log for each change of it. And one
+//! for each name, without a line: a part of the backend may be gone while the others answer.
 
 use crate::clock::now;
 use crate::error::Error;
@@ -18,7 +19,7 @@ pub(crate) struct Health {
 
 /// Calls fail, and none has been answered since.
 #[derive(Debug)]
-struct Trouble {
+pub(crate) struct Trouble {
     /// When the first of them was sent.
     since: Instant,
     last_failure: Instant,
@@ -60,21 +61,7 @@ impl Health {
     pub(crate) fn failed(&self, sent: Instant, now: Instant, error: &Error) -> Option<Error> {
         let mut guard = self.trouble();
         self.any.store(true, Ordering::Relaxed);
-        let trouble = guard.get_or_insert(Trouble {
-            since: sent,
-            last_failure: now,
-            error: error.clone(),
-            outage: false,
-        });
-        if !trouble.outage && now > trouble.last_failure + self.outage_after {
-            // Nobody has asked for so long that the last failure says nothing about now.
-            trouble.since = sent;
-        }
-        trouble.last_failure = now;
-        trouble.error = error.clone();
-        let starts = !trouble.outage && now >= trouble.since + self.outage_after;
-        trouble.outage |= starts;
-        let outage = trouble.outage.then(|| error.clone());
+        let (outage, starts) = Trouble::note(&mut guard, sent, now, error, self.outage_after);
         drop(guard);
         if starts {
             tracing::warn!(
@@ -113,14 +100,51 @@ impl Health {
     }
 
     pub(crate) fn outage_at(&self, now: Instant) -> Option<Error> {
-        let trouble = self.trouble();
-        let trouble = trouble.as_ref()?;
-        let fresh = now <= trouble.last_failure + self.outage_after;
-        (trouble.outage && fresh).then(|| trouble.error.clone())
+        self.trouble().as_ref()?.outage_at(now, self.outage_after)
+    }
+
+    pub(crate) fn outage_after(&self) -> Duration {
+        self.outage_after
     }
 
     fn trouble(&self) -> std::sync::MutexGuard<'_, Option<Trouble>> {
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// === impl Trouble ===
+
+impl Trouble {
+    /// A call that was sent at `sent` was not answered. Returns what newcomers are told if this is an outage, and whether it
+    /// begins with this call.
+    pub(crate) fn note(
+        trouble: &mut Option<Self>,
+        sent: Instant,
+        now: Instant,
+        error: &Error,
+        outage_after: Duration,
+    ) -> (Option<Error>, bool) {
+        let trouble = trouble.get_or_insert(Self {
+            since: sent,
+            last_failure: now,
+            error: error.clone(),
+            outage: false,
+        });
+        if !trouble.outage && now > trouble.last_failure + outage_after {
+            // Nobody has asked for so long that the last failure says nothing about now.
+            trouble.since = sent;
+        }
+        trouble.last_failure = now;
+        trouble.error = error.clone();
+        let starts = !trouble.outage && now >= trouble.since + outage_after;
+        trouble.outage |= starts;
+        (trouble.outage.then(|| error.clone()), starts)
+    }
+
+    /// What a newcomer is told at once.
+    pub(crate) fn outage_at(&self, now: Instant, outage_after: Duration) -> Option<Error> {
+        let fresh = now <= self.last_failure + outage_after;
+        (self.outage && fresh).then(|| self.error.clone())
     }
 }
 

@@ -370,6 +370,10 @@ impl Gate {
                 state.stats.failed += 1;
                 return Err(shutting_down());
             }
+            let outage = outage.or_else(|| {
+                let trouble = state.trouble.as_ref()?;
+                trouble.outage_at(now, self.gates.health.outage_after())
+            });
             if let Some(outage) = outage {
                 state.stats.unavailable += 1;
                 state.probe();

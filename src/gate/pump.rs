@@ -4,6 +4,7 @@
 //! (its runtime may be dropped, or never be driven again): then another takes its place, on the runtime of an earlier
 //! caller or of the next.
 
+use super::health::Trouble;
 use super::state::{Batch, Step};
 use super::{Gate, Inner};
 use crate::backend::{Call, Outcome, Reply};
@@ -308,8 +309,12 @@ impl Pump {
         }
         let news = match &answer {
             Ok(outcome) => inner.state.hear(outcome, sent, now),
-            Err(_) => {
+            Err(error) => {
                 inner.state.unheard(rand::random(), now);
+                let refusal = refusal.or_else(|| {
+                    let trouble = &mut inner.state.trouble;
+                    Trouble::note(trouble, sent, now, error, health.outage_after()).0
+                });
                 match refusal {
                     Some(error) => inner.state.refuse_newcomers(&error),
                     None => Default::default(),

@@ -2,6 +2,7 @@
 //!
 //! Pure: time comes as an argument, and nothing is sent from here. What callers are to be told is returned.
 
+use super::health::Trouble;
 use super::tickets::{Answer, Hold, Terms, Tickets};
 use super::waiters::{Departed, Standing, Waiters};
 use crate::backend::{Grant, MOST_TICKETS, Outcome, State as TicketState};
@@ -68,6 +69,8 @@ pub(crate) struct State<C> {
     /// Calls in a row that were not answered, and when the next may go out.
     failures: u32,
     retry_at: Option<Instant>,
+    /// About this name nothing was answered, whatever becomes of others.
+    pub(crate) trouble: Option<Trouble>,
     /// No line about a long wait before then.
     quiet_until: Option<Instant>,
     pub(crate) stats: Stats,
@@ -176,6 +179,7 @@ impl<C: HasTerms> State<C> {
             probe: false,
             failures: 0,
             retry_at: None,
+            trouble: None,
             quiet_until: None,
             stats: Stats::default(),
         }
@@ -518,6 +522,7 @@ impl<C: HasTerms> State<C> {
         };
         self.failures = 0;
         self.retry_at = None;
+        self.trouble = None;
         for (ticket, held) in batch.leave.iter().zip(&outcome.left) {
             news.answers.extend(self.tickets.left(*ticket, *held, now));
         }

@@ -17,7 +17,8 @@
 //!
 //! # An outage
 //!
-//! The server, or the majority of the servers, is down, paused or unreachable, and remembers:
+//! The server, or the majority of the servers, is down, paused or unreachable, and remembers (in a cluster also the one node
+//! that a name is at: then this is about its names only):
 //!
 //! | who | what happens |
 //! | --- | --- |

@@ -70,7 +70,7 @@
 //! | a master dies | at most `limit` more, of its names | yes | 2 s after the promotion | `cluster_a_killed_master_is_replaced_under_load` |
 //! | it pauses, and comes back as if nothing had been | the same | yes | 2 s after the promotion | `cluster_a_paused_master_is_replaced_under_load` |
 //! | slots move | kept; a permit is lost if its slot is on its way for longer than a lease | yes | at once | `cluster_slots_move_under_load`, `a_slot_on_its_way_is_followed` |
-//! | a master dies that has no replica, or the majority does | kept: no name is served until it is whole | yes | when it is whole | `what_is_wrong_is_said_soon` |
+//! | a master dies that has no replica, or the majority does | kept: no name is served until it is whole; with `cluster-require-full-coverage no`, none of that master's | yes | when it is whole | `what_is_wrong_is_said_soon`, `a_part_that_is_gone_keeps_nobody_waiting` |
 //!
 //! # Redlock
 //!

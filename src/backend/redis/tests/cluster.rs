@@ -274,3 +274,41 @@ fn nodes_are_checked_when_given() {
     let shown = format!("{redis:?}");
     assert!(shown.contains("h:1") && !shown.contains("hush"), "{shown}");
 }
+
+/// The names of a node that is gone are refused, however well the others answer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_part_that_is_gone_keeps_nobody_waiting() {
+    let mut cluster = RedisCluster::start(3, false);
+    for node in &cluster.nodes {
+        node.command(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
+    }
+    let name_at = |port| {
+        let queue = queue_at(&cluster, port);
+        String::from_utf8(queue.name().bytes().collect()).unwrap()
+    };
+    let names = [0, 1].map(|node| name_at(cluster.nodes[node].port()));
+    let permits = crate::Coordinator::new(redis(&cluster));
+    let [gone, there] = names.map(|name| permits.semaphore(name, 1).unwrap());
+    drop(gone.acquire().await.unwrap());
+    cluster.nodes[0].kill();
+    let busy = tokio::spawn(async move {
+        loop {
+            drop(there.acquire().await.unwrap());
+            sleep(Duration::from_millis(20)).await;
+        }
+    });
+    for _ in 0..3 {
+        let within = Duration::from_secs(4);
+        let error = timeout(within, gone.acquire()).await.expect("an answer");
+        assert_eq!(error.unwrap_err().kind(), ErrorKind::Unavailable);
+        let error = timeout(within, gone.try_acquire())
+            .await
+            .expect("an answer");
+        assert_eq!(error.unwrap_err().kind(), ErrorKind::Unavailable);
+    }
+    assert!(!busy.is_finished(), "the others go on");
+    busy.abort();
+    cluster.nodes[0].restart();
+    let back = async { while gone.acquire().await.is_err() {} };
+    timeout(Duration::from_secs(10), back).await.unwrap();
+}
