@@ -32,6 +32,8 @@ const GIVEN_UP: u32 = 2;
 const GIVEN_UP_FOR_GOOD: u32 = 8;
 /// How often one call looks for a connection.
 const ROUNDS: u32 = 5;
+/// Below so many names nobody looks whether some can be forgotten.
+const FEW: usize = 64;
 /// For a session that is made before anybody has named a lease.
 const USUAL_LEASE: Duration = Duration::from_secs(10);
 
@@ -51,6 +53,8 @@ pub(super) struct State {
     /// Counts the connections.
     epoch: u64,
     pub(super) rooms: HashMap<Queue, Room>,
+    /// At so many names it is time to forget some.
+    many: usize,
 }
 
 enum Slot {
@@ -106,6 +110,7 @@ impl Link {
                 session: None,
                 epoch: 0,
                 rooms: HashMap::new(),
+                many: FEW,
             }),
         })
     }
@@ -386,6 +391,14 @@ impl State {
         match self.epoch == epoch {
             true => self.rooms.get_mut(queue),
             false => None,
+        }
+    }
+
+    /// Forgets names of which nothing was ever sent, for there was no connection. Others are forgotten once they are clean.
+    pub(super) fn tidy(&mut self, now: Instant) {
+        if self.rooms.len() >= self.many {
+            self.rooms.retain(|_, room| room.used || !room.is_idle(now));
+            self.many = FEW.max(self.rooms.len() * 2);
         }
     }
 

@@ -284,6 +284,7 @@ impl<'a> Turn<'a> {
     fn begin(link: &'a Arc<Link>, call: &'a Call) -> Option<Self> {
         let now = now();
         let mut state = link.state();
+        state.tidy(now);
         let room = (state.rooms.entry(call.queue.clone())).or_insert_with(|| Room::new(now));
         room.begin(call, now).then(|| Self {
             link,
@@ -505,6 +506,7 @@ impl<'a> Turn<'a> {
                     lease: call.lease,
                 };
                 room.terms = terms;
+                room.used = true;
                 let until = now() + call.lease;
                 let creates: Vec<_> = (stems.iter())
                     .map(|(number, stem)| {

@@ -18,6 +18,8 @@ pub(super) struct Room {
     /// The last word about this name, and a lease.
     pub(super) until: Instant,
     pub(super) tickets: BTreeMap<u64, Ticket>,
+    /// Something was created: it may come late, and has to be looked for.
+    pub(super) used: bool,
     /// What the nodes of others say. `None`: it is no ticket.
     pub(super) others: HashMap<String, Option<Terms>>,
     /// A call is under way: it sees for itself what is granted.
@@ -68,6 +70,7 @@ impl Room {
             },
             until: now,
             tickets: BTreeMap::new(),
+            used: false,
             others: HashMap::new(),
             busy: false,
             missed: false,
@@ -99,6 +102,11 @@ impl Room {
         if std::mem::take(&mut self.missed) {
             self.kick.notify_one();
         }
+    }
+
+    /// Nobody has spoken of it for twice its lease: a call that was given up meanwhile still finds its number.
+    pub(super) fn is_idle(&self, now: Instant) -> bool {
+        self.tickets.is_empty() && !self.busy && self.until + self.terms.lease <= now
     }
 
     pub(super) fn waits(&self) -> bool {

@@ -70,8 +70,7 @@ impl Link {
                     let parent = self.parent(queue);
                     paths.extend(node.map(|node| format!("{parent}/{}", node.name)));
                 }
-                // Twice the lease: a call that was given up meanwhile still finds its number.
-                if room.tickets.is_empty() && room.until + room.terms.lease <= now {
+                if room.is_idle(now) {
                     idle.push(queue.clone());
                 }
             }
@@ -84,10 +83,8 @@ impl Link {
         for queue in idle {
             if let Ok(true) = timeout(PATIENCE, self.sweep(&client, epoch, &queue)).await {
                 let mut state = self.state();
-                let idle = |room: &super::room::Room| {
-                    room.tickets.is_empty() && !room.busy && room.until + room.terms.lease <= now
-                };
-                if state.is_current(epoch) && state.rooms.get(&queue).is_some_and(idle) {
+                let room = state.rooms.get(&queue);
+                if room.is_some_and(|room| room.is_idle(now)) && state.is_current(epoch) {
                     state.rooms.remove(&queue);
                 }
             }

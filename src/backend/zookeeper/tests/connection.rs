@@ -14,6 +14,27 @@ async fn behind_proxy() -> (Proxy, Peer, Peer) {
 }
 
 #[tokio::test]
+async fn names_that_nobody_could_ask_for_are_forgotten() {
+    let mut peer = Peer::new(&zookeeper("127.0.0.1:1"));
+    peer.lease = SECOND;
+    let ask = async |names: std::ops::Range<u32>| {
+        for name in names {
+            let queue = Queue::mutex(&name.to_be_bytes()).unwrap();
+            let call = Call {
+                queue,
+                ..peer.enters(&[1])
+            };
+            peer.try_to_say(call).await.unwrap_err();
+        }
+    };
+    ask(0..1000).await;
+    sleep(2 * SECOND).await;
+    ask(1000..1100).await;
+    let known = peer.link.state().rooms.len();
+    assert!(known < 300, "{known}");
+}
+
+#[tokio::test]
 async fn lost_while_connecting() {
     for way in [Way::Up, Way::Down] {
         let (proxy, peer, other) = behind_proxy().await;
