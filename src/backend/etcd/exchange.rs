@@ -151,7 +151,7 @@ impl<'a> Run<'a> {
         }
         // Without a lease nothing can come late: it would need ours.
         if let Some(lease) = self.inner.held_lease() {
-            match self.inner.move_fence(lease).await {
+            match self.inner.move_fence(lease, false).await {
                 Err(Failure::LeaseGone) => self.inner.lose(lease),
                 moved => moved?,
             }
@@ -315,7 +315,7 @@ impl<'a> Run<'a> {
             }
             // Not the ticket but the fence: somebody has moved or lost it.
             if self.inner.still(lease)?.fence == tenure.fence {
-                self.inner.move_fence(lease).await?;
+                self.inner.move_fence(lease, true).await?;
             }
         }
         let error = "the session key in etcd changes all the time";

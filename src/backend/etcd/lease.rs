@@ -51,6 +51,25 @@ pub(super) enum Slot {
 /// Resolves to `None` if the task ended with its runtime.
 type Attempt = Shared<BoxFuture<'static, Option<Result<(), Error>>>>;
 
+/// The moves of the fence.
+#[derive(Default)]
+pub(super) struct FenceSlot {
+    /// Counts them.
+    started: u64,
+    /// The latest that was answered.
+    done: u64,
+    moving: Option<Moving>,
+}
+
+/// A move under way. It goes on when the calls that wait for it are dropped.
+#[derive(Clone)]
+struct Moving {
+    number: u64,
+    lease: i64,
+    since: Instant,
+    attempt: Shared<BoxFuture<'static, Option<Result<(), Failure>>>>,
+}
+
 /// The task that keeps the lease.
 #[derive(Debug, Default)]
 pub(super) struct KeeperSlot {
@@ -151,12 +170,7 @@ impl Inner {
     }
 
     fn grant(self: &Arc<Self>, book: &mut Book, lease: Duration) -> Result<Attempt, Error> {
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else {
-            return Err(Error::new(
-                ErrorKind::NoRuntime,
-                "etcd needs a tokio runtime",
-            ));
-        };
+        let runtime = tokio::runtime::Handle::try_current().map_err(|_| no_runtime())?;
         let (done, attempt) = oneshot::channel();
         let attempt = attempt.map(Result::ok).boxed().shared();
         book.lease = Slot::Granting(attempt.clone(), now());
@@ -215,15 +229,66 @@ impl Inner {
     }
 
     /// From here on nothing that was written before and is still on its way changes anything.
-    pub(super) async fn move_fence(self: &Arc<Self>, lease: i64) -> Result<(), Failure> {
-        let fence = self.put_fence(lease).await?;
-        let mut book = self.book();
-        if let Slot::Held(tenure) = &mut book.lease
-            && tenure.id == lease
-        {
-            tenure.fence = tenure.fence.max(fence);
+    ///
+    /// After an outage all names want this at once, and each move lets all writes fail that are under way: so there is one
+    /// move at a time, and one for all who came before it began. With `joins` the one that is under way will do.
+    pub(super) async fn move_fence(
+        self: &Arc<Self>,
+        lease: i64,
+        joins: bool,
+    ) -> Result<(), Failure> {
+        let wanted = {
+            let fence = &self.book().fence;
+            let next = !joins || fence.moving.is_none();
+            fence.started + u64::from(next)
+        };
+        loop {
+            let moving = {
+                let mut book = self.book();
+                match &book.fence.moving {
+                    _ if book.fence.done >= wanted => return Ok(()),
+                    Some(moving) if now() < moving.since + STUCK => moving.clone(),
+                    _ => self.begin_move(&mut book, lease)?,
+                }
+            };
+            match moving.attempt.await {
+                Some(moved) if moving.number >= wanted && moving.lease == lease => return moved,
+                Some(_) => {}
+                None => self.book().fence.end(moving.number),
+            }
         }
-        Ok(())
+    }
+
+    fn begin_move(self: &Arc<Self>, book: &mut Book, lease: i64) -> Result<Moving, Error> {
+        let runtime = tokio::runtime::Handle::try_current().map_err(|_| no_runtime())?;
+        let (done, attempt) = oneshot::channel();
+        let fence = &mut book.fence;
+        fence.started += 1;
+        let moving = Moving {
+            number: fence.started,
+            lease,
+            since: now(),
+            attempt: attempt.map(Result::ok).boxed().shared(),
+        };
+        fence.moving = Some(moving.clone());
+        let (inner, number) = (self.clone(), moving.number);
+        runtime.spawn(async move {
+            let moved = timeout(GRANTING, inner.put_fence(lease)).await;
+            let moved = moved.unwrap_or_else(|_| Err(wire::silent("all addresses")));
+            let mut book = inner.book();
+            book.fence.end(number);
+            if let Ok(fence) = moved {
+                book.fence.done = book.fence.done.max(number);
+                if let Slot::Held(tenure) = &mut book.lease
+                    && tenure.id == lease
+                {
+                    tenure.fence = tenure.fence.max(fence);
+                }
+            }
+            drop(book);
+            let _ = done.send(moved.map(drop));
+        });
+        Ok(moving)
     }
 
     /// The lease, if it is still this one.
@@ -406,11 +471,23 @@ impl Inner {
     }
 }
 
+fn no_runtime() -> Error {
+    Error::new(ErrorKind::NoRuntime, "etcd needs a tokio runtime")
+}
+
 /// A little more than the gates want, in etcd's whole seconds.
 fn seconds(lease: Duration) -> i64 {
     let lease = lease + lease / 10;
     let whole = lease.as_secs() + u64::from(lease.subsec_nanos() > 0);
     i64::try_from(whole.max(1)).unwrap_or(i64::MAX)
+}
+
+// === impl FenceSlot ===
+
+impl FenceSlot {
+    fn end(&mut self, number: u64) {
+        self.moving.take_if(|moving| moving.number == number);
+    }
 }
 
 // === impl Keeper ===

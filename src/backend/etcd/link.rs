@@ -28,6 +28,8 @@ const ONLY_TRY: Duration = Duration::from_secs(2);
 const BACK_OFF: Duration = Duration::from_millis(20);
 /// So many calls given up in a row, and the connection to an only server is made anew.
 const GIVEN_UP: u32 = 2;
+/// What was given up after less says nothing about the connection.
+const BRIEF: Duration = Duration::from_millis(50);
 
 /// The connection of one session, made at first use.
 pub(super) struct Link {
@@ -62,6 +64,8 @@ type Attempt = Shared<BoxFuture<'static, Option<Result<Arc<Connection>, Error>>>
 pub(super) struct Connection {
     client: Client,
     server: Arc<str>,
+    /// Counts the answers.
+    answers: AtomicU32,
     /// Calls given up since the last answer.
     given_up: AtomicU32,
     /// Closed when the runtime that drives the connection has ended.
@@ -79,6 +83,9 @@ pub(super) struct Answer<T> {
 struct UnderWay<'a> {
     link: &'a Link,
     connection: &'a Arc<Connection>,
+    since: Instant,
+    /// The answers to others before it was sent.
+    before: u32,
     answered: bool,
 }
 
@@ -138,6 +145,8 @@ impl Link {
             let mut under_way = UnderWay {
                 link: self,
                 connection: &connection,
+                since: clock::now(),
+                before: connection.answers.load(Ordering::Relaxed),
                 answered: false,
             };
             said += 1;
@@ -146,6 +155,7 @@ impl Link {
             match answer {
                 Ok(Ok(value)) => {
                     connection.given_up.store(0, Ordering::Relaxed);
+                    connection.answers.fetch_add(1, Ordering::Relaxed);
                     return Ok(Answer {
                         value,
                         once: said == 1,
@@ -291,6 +301,7 @@ async fn open(server: &str, options: ConnectOptions) -> Result<Arc<Connection>, 
         Ok(Ok(client)) => Ok(Arc::new(Connection {
             client,
             server: shown,
+            answers: AtomicU32::new(0),
             given_up: AtomicU32::new(0),
             driven,
         })),
@@ -333,6 +344,11 @@ impl Connection {
 impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
         if self.answered {
+            return;
+        }
+        // Who answers others meanwhile, or was asked only now, has much to do: a new connection would only add to it.
+        let others = self.connection.answers.load(Ordering::Relaxed) != self.before;
+        if others || clock::now() < self.since + BRIEF {
             return;
         }
         let most = if self.link.servers.len() > 1 {

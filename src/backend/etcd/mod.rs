@@ -18,7 +18,7 @@ use crate::name::{Node, Queue};
 use desk::Desk;
 use etcd_client::{Certificate, ConnectOptions, Identity, TlsOptions};
 use futures_util::future::BoxFuture;
-use lease::{KeeperSlot, Slot};
+use lease::{FenceSlot, KeeperSlot, Slot};
 use link::Link;
 use std::collections::HashMap;
 use std::fmt;
@@ -103,6 +103,7 @@ struct Inner {
 struct Book {
     desks: HashMap<Queue, Desk>,
     lease: Slot,
+    fence: FenceSlot,
     keeper: KeeperSlot,
     /// The lease of the gates.
     pace: Duration,
@@ -374,6 +375,7 @@ impl Book {
         Self {
             desks: HashMap::new(),
             lease: Slot::default(),
+            fence: FenceSlot::default(),
             keeper: KeeperSlot::default(),
             pace: Duration::from_secs(1),
             idle_since: None,

@@ -219,3 +219,34 @@ async fn a_coordinator_hears_at_once_that_everything_is_lost() {
     let again = permits.mutex("one").unwrap();
     assert!(timeout(LEASE, again.lock()).await.unwrap().is_ok());
 }
+
+#[tokio::test]
+async fn one_move_of_the_fence_is_for_all_names_in_doubt() {
+    const NAMES: u32 = 200;
+    let cluster = EtcdCluster::start(1);
+    let a = Peer::of(&cluster).lease(LEASE * 5);
+    let call = |name: u32| Call {
+        queue: Queue::mutex(&name.to_be_bytes()).unwrap(),
+        enter: vec![1],
+        ..a.call()
+    };
+    let moves = || {
+        let key = wire::fence(PREFIX, &a.node);
+        let answer = cluster.ctl(&["get", &key, "-w", "fields"]);
+        let mut lines = answer.lines();
+        let version = lines.find_map(|line| line.strip_prefix("\"Version\" : "));
+        version.expect("a fence").parse::<u32>().unwrap()
+    };
+    a.say(call(0)).await.unwrap();
+    let before = moves();
+    cluster.pause(0);
+    let given_up = (0..NAMES).map(|name| a.give_up(call(name), Duration::from_millis(100)));
+    futures_util::future::join_all(given_up).await;
+    cluster.resume(0);
+    let answers = (0..NAMES).map(|name| a.say(call(name)));
+    for answer in futures_util::future::join_all(answers).await {
+        assert!(is_held(&answer.unwrap().entered));
+    }
+    let moved = moves() - before;
+    assert!((1..20).contains(&moved), "{moved}");
+}
