@@ -74,7 +74,8 @@ pub(super) async fn rule_04_look_again_is_enough_when_a_holder_dies<R: Rig>(rig:
         tokio::time::sleep(outcome.look_again.expect("told when to look again")).await;
     }
     assert!(start.elapsed() + R::LEASE / 100 >= R::LEASE);
-    assert!(calls < 20, "it was told to look again {calls} times");
+    // Where the pauses are random: 17 on average.
+    assert!(calls < 30, "it was told to look again {calls} times");
     if R::VIRTUAL {
         assert!(start.elapsed() < R::LEASE * 11 / 10, "to the point");
     }
