@@ -301,7 +301,7 @@ impl<B: Backend> CoordinatorBuilder<B> {
     ///
     /// Without it a permit that is released goes straight to the oldest caller of *this process* who waits for the same
     /// name, without a trip to the backend: freely for 10 ms after an answer that showed nobody waiting elsewhere, else 4
-    /// times and within 100 ms of its grant at most; then it goes back to the queue. So the order is first in, first out
+    /// times and within 200 ms of its grant at most; then it goes back to the queue. So the order is first in, first out
     /// within each process, and who waits elsewhere is passed by that much at most for each permit. With it permits do not
     /// [linger](Self::linger) either.
     pub fn strict_fifo(mut self, strict: bool) -> Self {

@@ -34,7 +34,7 @@ use pump::PumpSlot;
 use state::{HasTerms, News, Shortcuts, State};
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 pub(crate) use tickets::{Hold, Terms};
@@ -44,6 +44,10 @@ use tokio::sync::{Notify, Semaphore, oneshot};
 use tokio::time::Instant;
 
 const MOST_RENEWALS: usize = 256;
+/// All names together try again at most so often, once every pause of a single one would make it more; and each once a
+/// second.
+const RETRY_EVERY: Duration = Duration::from_micros(100);
+const LONGEST_RETRY: Duration = Duration::from_secs(1);
 
 /// All gates of one coordinator, and what they share.
 pub(crate) struct Gates {
@@ -58,6 +62,8 @@ pub(crate) struct Gates {
     closing: AtomicBool,
     /// So many names are renewed at a time: nobody who wants in waits behind thousands of them.
     renewals: Semaphore,
+    /// How many names have a call that was not answered.
+    failing: AtomicU32,
     /// Some gate has become quiet: shutdown waits for that.
     quiet: Notify,
     by_queue: Mutex<HashMap<Queue, Weak<Gate>>>,
@@ -87,6 +93,8 @@ struct Inner {
     state: State<Caller>,
     pump: PumpSlot,
     clock: clock::Coarse,
+    /// The last call was not answered.
+    failing: bool,
 }
 
 /// What becomes of a caller who comes.
@@ -147,6 +155,7 @@ impl Gates {
                 health: Health::new(outage_after),
                 closing: AtomicBool::new(false),
                 renewals: Semaphore::new(MOST_RENEWALS),
+                failing: AtomicU32::new(0),
                 quiet: Notify::new(),
                 by_queue: Mutex::new(HashMap::new()),
             }
@@ -213,6 +222,7 @@ impl Gates {
                 state: State::new(limit, self.lease, strict, self.shortcuts, now),
                 pump: PumpSlot::default(),
                 clock: clock::Coarse::default(),
+                failing: false,
             }),
             lost: Arc::new(Notify::new()),
         });
@@ -233,6 +243,20 @@ impl Gates {
 
     fn next_number(&self) -> u64 {
         self.numbers.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// A name counts as failing from now on, or does not.
+    fn count_failing(&self, failing: bool) {
+        match failing {
+            true => self.failing.fetch_add(1, Ordering::Relaxed),
+            false => self.failing.fetch_sub(1, Ordering::Relaxed),
+        };
+    }
+
+    /// How long each of those that fail waits at least before it tries again.
+    fn crowded(&self) -> Duration {
+        let failing = self.failing.load(Ordering::Relaxed);
+        RETRY_EVERY.saturating_mul(failing).min(LONGEST_RETRY)
     }
 
     fn on_event(self: &Arc<Self>, event: Event) {
@@ -618,6 +642,9 @@ impl Gate {
 
 impl Drop for Gate {
     fn drop(&mut self) {
+        if self.lock().failing {
+            self.gates.count_failing(false);
+        }
         let mut by_queue = lock(&self.gates.by_queue);
         // There may be a new one under the same name by now.
         if by_queue

@@ -307,10 +307,15 @@ impl Pump {
         if inner.pump.current != self.number {
             return;
         }
+        let gates = &self.gate.gates;
+        if inner.failing != answer.is_err() {
+            inner.failing = answer.is_err();
+            gates.count_failing(inner.failing);
+        }
         let news = match &answer {
             Ok(outcome) => inner.state.hear(outcome, sent, now),
             Err(error) => {
-                inner.state.unheard(rand::random(), now);
+                inner.state.unheard(rand::random(), gates.crowded(), now);
                 let refusal = refusal.or_else(|| {
                     let trouble = &mut inner.state.trouble;
                     Trouble::note(trouble, sent, now, error, health.outage_after()).0

@@ -23,7 +23,7 @@ const FRESH: Duration = Duration::from_millis(10);
 /// So often a permit changes hands here while others may wait elsewhere, and for so long after its grant; then it goes
 /// back to the queue.
 const MOST_HOPS: u64 = 4;
-const MOST_HOPPING: Duration = Duration::from_millis(100);
+const MOST_HOPPING: Duration = Duration::from_millis(200);
 /// The place of a waiter who went in on another's ticket is given up with whatever is said until then.
 const UNHURRIED: Duration = Duration::from_millis(50);
 
@@ -577,12 +577,14 @@ impl<C: HasTerms> State<C> {
         }
     }
 
-    /// A call was given up or failed. What it carried rides on the next.
-    pub(crate) fn unheard(&mut self, jitter: f64, now: Instant) {
+    /// A call was given up or failed. What it carried rides on the next. `crowded`: no pause is shorter, for so many names
+    /// try again.
+    pub(crate) fn unheard(&mut self, jitter: f64, crowded: Duration, now: Instant) {
         self.say_again();
         let pause = FIRST_RETRY * (1 << self.failures.min(4));
         self.failures = self.failures.saturating_add(1);
-        self.retry_at = Some(now + pause.min(LAST_RETRY).mul_f64(0.5 + jitter / 2.0));
+        let pause = pause.min(LAST_RETRY).max(crowded);
+        self.retry_at = Some(now + pause.mul_f64(0.5 + jitter / 2.0));
     }
 
     /// Refuses everybody whom the backend has never answered.

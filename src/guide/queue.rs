@@ -8,7 +8,7 @@
 //! | --- | --- | --- |
 //! | of | semaphores and mutexes | semaphores only |
 //! | what | a permit that is released goes straight to the oldest caller of the same process who waits | a permit that is released while nobody waits stays in the process for a moment, for the next caller |
-//! | when | for 10 ms after an answer that showed nobody waiting elsewhere; else 4 times and within 100 ms of its grant at most, then it goes back to the queue | for 10 ms at most, while the last answer is younger than that and showed nobody waiting anywhere and half the limit free |
+//! | when | for 10 ms after an answer that showed nobody waiting elsewhere; else 4 times and within 200 ms of its grant at most, then it goes back to the queue | for 10 ms at most, while the last answer is younger than that and showed nobody waiting anywhere and half the limit free |
 //! | never | when less than a third of its lease is left, when more are in use than the limit of this process | the same, and when somebody waits; a shutdown gives it back at once |
 //! | off | [`strict_fifo`](crate::CoordinatorBuilder::strict_fifo) | [`linger`](crate::CoordinatorBuilder::linger)`(Duration::ZERO)`, and `strict_fifo` |
 //!
@@ -16,7 +16,7 @@
 //!
 //! * **With `strict_fifo`**: first in, first out over all processes, as the backend grants.
 //! * **Otherwise**: first in, first out among the callers of one process. A caller in another process can be passed by
-//!   those that came later, but only by so many: 4 for each permit that his turn would have freed, for about 100 ms and
+//!   those that came later, but only by so many: 4 for each permit that his turn would have freed, for about 200 ms and
 //!   one hold; and by those of 10 ms, if his ticket arrived after the last answer that the other process heard. Nobody is
 //!   starved: a permit that has made its hops goes back to the queue, however busy its process is.
 //!

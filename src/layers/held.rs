@@ -27,6 +27,7 @@ pub(crate) struct Holding {
 // === impl Held ===
 
 impl Held {
+    #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.first.is_none()
     }
@@ -44,6 +45,7 @@ impl Held {
 }
 
 impl From<Option<Permit>> for Held {
+    #[inline]
     fn from(first: Option<Permit>) -> Self {
         let others = Vec::new();
         Self { first, others }
@@ -53,6 +55,7 @@ impl From<Option<Permit>> for Held {
 // === impl Holding ===
 
 impl Holding {
+    #[inline]
     pub(crate) fn new(held: Held) -> Self {
         Self {
             held,
@@ -61,6 +64,7 @@ impl Holding {
         }
     }
 
+    #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.held.is_empty()
     }
@@ -90,6 +94,7 @@ impl Holding {
     }
 
     /// Takes everything out; what becomes of it is not watched here any more.
+    #[inline]
     pub(crate) fn take(&mut self) -> Held {
         self.watched = 0;
         self.lost.clear();

@@ -174,7 +174,7 @@ fn while_others_may_wait_it_goes_back_after_a_while_however_few_hops_it_made() {
     let hold = line.first();
     line.come(100);
     line.talk(0, 1, 1);
-    assert_eq!(line.chain(hold, 60 * MILLI), 1);
+    assert_eq!(line.chain(hold, 110 * MILLI), 1);
 }
 
 #[test]

@@ -3,10 +3,10 @@
 use crate::backend::{Backend, Call, Event, Events, Inspection, Open, Promises, Reply, Session};
 use crate::error::{Error, ErrorKind};
 use crate::name::{Node, Queue};
-use crate::{Coordinator, Memory, Semaphore};
+use crate::{Coordinator, Memory, MutexGuard, Semaphore};
 use futures_util::future::{BoxFuture, join_all};
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::runtime::Builder;
@@ -264,11 +264,15 @@ async fn a_session_that_ends_loses_every_permit_at_once_and_those_who_wait_get_i
 #[derive(Clone, Default)]
 struct Counted {
     memory: Memory,
+    down: Arc<AtomicBool>,
+    calls: Arc<AtomicUsize>,
     witness: Arc<(AtomicUsize, AtomicUsize)>,
 }
 
 struct Counting {
     session: Arc<dyn Session>,
+    down: Arc<AtomicBool>,
+    calls: Arc<AtomicUsize>,
     witness: Arc<(AtomicUsize, AtomicUsize)>,
 }
 
@@ -278,6 +282,8 @@ impl Open for Counted {
     fn open(self, node: Node, events: Events) -> Arc<dyn Session> {
         Arc::new(Counting {
             session: self.memory.open(node, events),
+            down: self.down,
+            calls: self.calls,
             witness: self.witness,
         })
     }
@@ -286,6 +292,10 @@ impl Open for Counted {
 impl Session for Counting {
     fn exchange(&self, call: Call) -> BoxFuture<'_, Result<Reply, Error>> {
         Box::pin(async move {
+            self.calls.fetch_add(1, Relaxed);
+            if self.down.load(Relaxed) {
+                return Err(Error::new(ErrorKind::Unavailable, "down"));
+            }
             let (inside, most) = &*self.witness;
             most.fetch_max(inside.fetch_add(1, Relaxed) + 1, Relaxed);
             sleep(10 * MILLI).await;
@@ -315,11 +325,7 @@ impl Session for Counting {
 async fn ten_thousand_keys_are_renewed_and_nobody_waits_behind_them() {
     let counted = Counted::default();
     let permits = Coordinator::new(counted.clone());
-    let locks = (0..10_000).map(|n| {
-        let mutex = permits.mutex(n.to_string()).expect("a fine name");
-        async move { mutex.lock().await.expect("free") }
-    });
-    let guards = join_all(locks).await;
+    let guards = ten_thousand(&permits).await;
     counted.witness.1.store(0, Relaxed);
     // All of them are due at once, and then again. Newcomers come by all the while.
     let start = Instant::now();
@@ -331,4 +337,29 @@ async fn ten_thousand_keys_are_renewed_and_nobody_waits_behind_them() {
     assert!(guards.iter().all(|guard| guard.is_valid()));
     let most = counted.witness.1.load(Relaxed);
     assert!((200..=257).contains(&most), "{most} calls at a time");
+}
+
+async fn ten_thousand(permits: &Coordinator) -> Vec<MutexGuard> {
+    let locks = (0..10_000).map(|n| {
+        let mutex = permits.mutex(n.to_string()).expect("a fine name");
+        async move { mutex.lock().await.expect("free") }
+    });
+    join_all(locks).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn ten_thousand_keys_do_not_storm_a_backend_that_is_down() {
+    let counted = Counted::default();
+    let permits = Coordinator::new(counted.clone());
+    drop(ten_thousand(&permits).await);
+    counted.down.store(true, Relaxed);
+    sleep(SECOND).await;
+    counted.calls.store(0, Relaxed);
+    sleep(5 * SECOND).await;
+    let calls = counted.calls.load(Relaxed);
+    assert!(calls < 100_000, "{calls} in five seconds");
+    // When it is back everything is said, soon.
+    counted.down.store(false, Relaxed);
+    let (took, done) = timed(permits.shutdown(SECOND)).await;
+    assert!(done.is_ok() && took < 2 * SECOND, "{done:?} after {took:?}");
 }

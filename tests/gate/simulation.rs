@@ -724,7 +724,7 @@ impl World {
         let jitter = self.rng.below(1000) as f64 / 1000.0;
         let peer = &mut self.nodes[n];
         let outage = peer.health.failed(flight.sent, now, &down());
-        peer.state.unheard(jitter, now);
+        peer.state.unheard(jitter, Duration::ZERO, now);
         if let Some(error) = outage {
             let news = peer.state.refuse_newcomers(&error);
             self.deliver(n, news);

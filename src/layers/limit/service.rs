@@ -113,9 +113,6 @@ where
     fn call(&mut self, mut request: Req) -> Self::Future {
         let settings = &self.settings;
         let protocol = R::protocol(&request);
-        if !settings.enabled {
-            return ResponseFuture::running(self.inner.call(request), None, settings, protocol);
-        }
         let fresh =
             |since| clock::now().saturating_duration_since(since) < settings.reservation_ttl;
         let wait = match mem::replace(&mut self.reservation, Reservation::None) {
@@ -123,6 +120,10 @@ where
                 R::mark(&mut request, &permit);
                 let future = self.inner.call(request);
                 return ResponseFuture::running(future, Some(permit), settings, protocol);
+            }
+            _ if !settings.enabled => {
+                let future = self.inner.call(request);
+                return ResponseFuture::running(future, None, settings, protocol);
             }
             Reservation::Ready(Outcome::Refused { error, since }) if fresh(since) => {
                 return ResponseFuture::refused(error, settings, protocol);
