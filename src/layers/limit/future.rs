@@ -134,6 +134,7 @@ where
 {
     type Output = Result<R::Response, R::Error>;
 
+    #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         loop {

@@ -94,6 +94,7 @@ where
     /// Ready when the inner service is and a permit is reserved, or when it is known that there will be none.
     ///
     /// Fails only with the inner service's errors.
+    #[inline]
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         let inner = self.inner.poll_ready(cx);
         if !matches!(inner, Poll::Ready(Ok(()))) {
@@ -110,43 +111,40 @@ where
         Poll::Ready(Ok(()))
     }
 
+    #[inline]
     fn call(&mut self, mut request: Req) -> Self::Future {
         let settings = &self.settings;
         let protocol = R::protocol(&request);
         let fresh =
             |since| clock::now().saturating_duration_since(since) < settings.reservation_ttl;
-        let wait = match mem::replace(&mut self.reservation, Reservation::None) {
-            Reservation::Ready(Outcome::Permit(permit)) if permit.claim() => {
-                R::mark(&mut request, &permit);
-                let future = self.inner.call(request);
-                return ResponseFuture::running(future, Some(permit), settings, protocol);
-            }
-            _ if !settings.enabled => {
-                let future = self.inner.call(request);
-                return ResponseFuture::running(future, None, settings, protocol);
-            }
+        let reservation = mem::replace(&mut self.reservation, Reservation::None);
+        // `Ok`: on this permit, or without one.
+        let entry = match reservation {
+            Reservation::Ready(Outcome::Permit(permit)) if permit.claim() => Ok(Some(permit)),
+            _ if !settings.enabled => Ok(None),
+            Reservation::Ready(Outcome::Allowed { since }) if fresh(since) => Ok(None),
             Reservation::Ready(Outcome::Refused { error, since }) if fresh(since) => {
                 return ResponseFuture::refused(error, settings, protocol);
             }
-            Reservation::Ready(Outcome::Allowed { since }) if fresh(since) => {
-                let future = self.inner.call(request);
-                return ResponseFuture::running(future, None, settings, protocol);
-            }
-            Reservation::Waiting(wait) => Some(wait),
-            Reservation::None | Reservation::Ready(_) => None,
+            Reservation::Waiting(wait) => Err(Some(wait)),
+            Reservation::None | Reservation::Ready(_) => Err(None),
         };
-        // Nothing usable: the future acquires for itself. The inner service that was made ready goes with it, and a
-        // clone stays here.
-        let clone = self.inner.clone();
-        let inner = mem::replace(&mut self.inner, clone);
-        ResponseFuture::waiting(
-            inner,
-            request,
-            self.semaphore.clone(),
-            wait,
-            settings,
-            protocol,
-        )
+        match entry {
+            Ok(permit) => {
+                if let Some(permit) = &permit {
+                    R::mark(&mut request, permit);
+                }
+                ResponseFuture::running(self.inner.call(request), permit, settings, protocol)
+            }
+            Err(wait) => {
+                // Nothing usable: the future acquires for itself. The inner service that was made ready goes with it, and
+                // a clone stays here.
+                let clone = self.inner.clone();
+                let inner = mem::replace(&mut self.inner, clone);
+                let semaphore = self.semaphore.clone();
+                ResponseFuture::waiting(inner, request, semaphore, wait, settings, protocol)
+            }
+        }
     }
 }
 
