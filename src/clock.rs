@@ -25,7 +25,7 @@ impl Coarse {
         match self.now {
             Some(now) if tick == Some(self.tick) => now,
             _ => {
-                self.tick = tick.unwrap_or_default();
+                self.tick = tick.filter(|_| runs()).unwrap_or_default();
                 *self.now.insert(now())
             }
         }
@@ -33,8 +33,14 @@ impl Coarse {
 
     /// Somebody has looked at the exact time.
     pub(crate) fn set(&mut self, now: Instant) {
-        self.now = Some(now);
+        self.now = self.now.max(Some(now));
     }
+}
+
+/// Tokio's time is that of the system: nobody has paused it, as tests do.
+fn runs() -> bool {
+    let (before, tokios) = (std::time::Instant::now(), Instant::now().into_std());
+    before <= tokios && tokios <= std::time::Instant::now()
 }
 
 /// The last tick of the system's clock: read in a fraction of the time. It goes on while the process is stopped.
@@ -87,12 +93,23 @@ fn suspended() -> Duration {
             let time = clock_gettime(id);
             time.tv_sec * 1000 + time.tv_nsec / 1_000_000
         };
-        let monotonic = millis(ClockId::Monotonic);
-        let difference = millis(ClockId::Boottime) - monotonic;
+        let difference = difference(|| millis(ClockId::Monotonic), || millis(ClockId::Boottime));
         MILLIS.store(u64::try_from(difference).unwrap_or(0), Relaxed);
         TICK.store(tick, Relaxed);
     }
     Duration::from_millis(MILLIS.load(Relaxed))
+}
+
+/// What the second clock is ahead of the first, if nothing came between the two looks: who was stopped there, or had to let
+/// others run, looks again.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn difference(first: impl Fn() -> i64, second: impl Fn() -> i64) -> i64 {
+    loop {
+        let (before, there) = (first(), second());
+        if first() - before <= 1 {
+            return there - before;
+        }
+    }
 }
 
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
@@ -111,6 +128,39 @@ mod tests {
         let passed = now() - start;
         // A millisecond of rounding, either way.
         assert!(passed.as_millis().abs_diff(60_000) <= 1, "{passed:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_coarse_one_goes_with_paused_time() {
+        let mut coarse = Coarse::default();
+        for _ in 0..5 {
+            let before = coarse.now();
+            tokio::time::advance(Duration::from_secs(1)).await;
+            let passed = coarse.now() - before;
+            assert!(passed.as_millis().abs_diff(1000) <= 1, "{passed:?}");
+        }
+    }
+
+    #[test]
+    fn the_coarse_one_never_goes_back() {
+        let (before, mut coarse) = (now(), Coarse::default());
+        let first = coarse.now();
+        // By somebody who had to stop between his look and his word.
+        coarse.set(before);
+        assert!(coarse.now() >= first);
+    }
+
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    #[test]
+    fn a_stop_between_the_looks_at_two_clocks_is_not_taken_for_a_suspend() {
+        use std::cell::Cell;
+        let (time, stops) = (Cell::new(1_000), Cell::new(true));
+        let second = || {
+            // A minute.
+            time.set(time.get() + if stops.take() { 60_000 } else { 0 });
+            time.get() + 7
+        };
+        assert_eq!(difference(|| time.get(), second), 7);
     }
 
     #[test]
