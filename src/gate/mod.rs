@@ -363,7 +363,8 @@ impl Gate {
     pub(crate) fn take_lingering(self: &Arc<Self>, terms: Terms) -> Option<Permit> {
         let mut guard = self.lock();
         let inner = &mut *guard;
-        if !inner.state.has_lingering() {
+        // Without a pump it is for `join` to see to one.
+        if !inner.state.has_lingering() || !inner.pump.is_there() {
             return None;
         }
         let now = inner.clock.now();
@@ -373,6 +374,9 @@ impl Gate {
         };
         if let Some(ending) = inner.state.tickets.next_ending() {
             inner.pump.wake(ending);
+        }
+        if let Ok(runtime) = Handle::try_current() {
+            inner.pump.remember(runtime);
         }
         drop(guard);
         Some(Permit::new(Arc::clone(self), hold))

@@ -363,3 +363,27 @@ async fn ten_thousand_keys_do_not_storm_a_backend_that_is_down() {
     let (took, done) = timed(permits.shutdown(SECOND)).await;
     assert!(done.is_ok() && took < 2 * SECOND, "{done:?} after {took:?}");
 }
+
+#[test]
+fn a_permit_that_lingered_is_renewed_though_the_runtime_is_gone_that_it_came_on() {
+    for gone_before in [true, false] {
+        let permits = Coordinator::builder(Memory::new()).lease(SECOND);
+        let permits = permits.build().expect("a fine lease");
+        let semaphore = permits.semaphore("test", 4).expect("a fine limit");
+        let runtime = || Builder::new_current_thread().enable_all().build().unwrap();
+        let (here, mut there) = (runtime(), Some(runtime()));
+        if let Some(there) = &there {
+            there.block_on(async { drop(semaphore.acquire().await.expect("free")) });
+        }
+        assert_eq!(semaphore.stats().lingering, 1);
+        if gone_before {
+            drop(there.take());
+        }
+        let permit = here.block_on(semaphore.acquire()).expect("it lingered");
+        drop(there);
+        here.block_on(async {
+            let lost = timeout(2 * SECOND, permit.lost()).await;
+            assert!(lost.is_err() && permit.is_valid(), "{lost:?}");
+        });
+    }
+}
