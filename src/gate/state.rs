@@ -126,7 +126,7 @@ pub(crate) struct Batch {
 pub(crate) enum Step {
     Say(Batch),
     /// There is something to say that nobody waits for: permits are held still. It has its turn, and is looked at again
-    /// then.
+    /// then at the latest.
     Turn(Instant),
     /// Nothing before then.
     Wait(Instant),
@@ -250,6 +250,8 @@ impl<C: HasTerms> State<C> {
             self.limit = limit;
             self.in_use = None;
             self.roomy = false;
+            // It may be in the way now.
+            self.tickets.end_all_lingering();
             // Whoever waits here may get in by it: the backend has to be told.
             self.waiters.ask_oldest(1);
         }
@@ -409,8 +411,7 @@ impl<C: HasTerms> State<C> {
         } else if turn || self.has_news(now) {
             Step::Say(self.batch(now))
         } else {
-            let ending = self.tickets.next_ending();
-            Step::Turn(ending.unwrap_or(now + self.lease))
+            Step::Turn(self.next_due(now))
         }
     }
 
@@ -430,6 +431,7 @@ impl<C: HasTerms> State<C> {
     /// Somebody waits for what there is to say.
     fn has_news(&self, now: Instant) -> bool {
         self.probe
+            || self.tickets.renewal_overdue(now)
             || self.tickets.has_to_leave(now)
             || !self.tries_to_ask.is_empty()
             || (self.waiters.has_to_ask() && !self.turns_are_ours(now))
@@ -499,7 +501,7 @@ impl<C: HasTerms> State<C> {
     fn next_due(&self, now: Instant) -> Instant {
         let waiting = !self.waiters.is_empty();
         let times = [
-            self.tickets.next_due(),
+            self.tickets.next_due(now),
             self.linger_ends(),
             (self.waiters.has_to_ask())
                 .then_some(self.alone_until)
@@ -583,7 +585,8 @@ impl<C: HasTerms> State<C> {
         self.say_again();
         let pause = FIRST_RETRY * (1 << self.failures.min(4));
         self.failures = self.failures.saturating_add(1);
-        let pause = pause.min(LAST_RETRY).max(crowded);
+        // A permit that is held must not be lost by a single call that went wrong.
+        let pause = pause.min(LAST_RETRY).max(crowded.min(self.lease / 6));
         self.retry_at = Some(now + pause.mul_f64(0.5 + jitter / 2.0));
     }
 

@@ -140,9 +140,10 @@ impl Tickets {
         self.held.len() == self.lost && self.leaving.is_empty()
     }
 
-    /// When something here wants to be done.
-    pub(crate) fn next_due(&self) -> Option<Instant> {
+    /// When something here wants to be done: for a renewal that is due by now, when it is overdue.
+    pub(crate) fn next_due(&self, now: Instant) -> Option<Instant> {
         let renewal = self.renewals.first().map(|(at, _)| *at);
+        let renewal = renewal.map(|at| if now < at { at } else { self.overdue(at) });
         let times = [renewal, self.next_ending(), self.leaves_by];
         times.into_iter().flatten().min()
     }
@@ -369,6 +370,16 @@ impl Tickets {
 
     pub(crate) fn renewal_due(&self, now: Instant) -> bool {
         self.renewals.first().is_some_and(|(at, _)| *at <= now)
+    }
+
+    /// A renewal has waited for its turn until half of the lease was gone: it waits no longer.
+    pub(crate) fn renewal_overdue(&self, now: Instant) -> bool {
+        let renewal = self.renewals.first();
+        renewal.is_some_and(|(at, _)| self.overdue(*at) <= now)
+    }
+
+    fn overdue(&self, renewal: Instant) -> Instant {
+        renewal + self.lease / 6
     }
 
     /// The backend has granted a ticket that a guard of ours has. If it was lost, the grant is nobody's.

@@ -529,3 +529,65 @@ fn a_linger_of_more_than_ten_milliseconds_is_refused() {
     assert_eq!(error.kind(), ErrorKind::InvalidConfig);
     assert!(builder.linger(10 * MILLI).build().is_ok());
 }
+
+#[test]
+fn a_permit_that_lingers_does_not_pass_a_limit_that_was_lowered() {
+    let mut line = Line::new(8, false, ALL);
+    line.come(4);
+    let mut granted = line.talk(4, 4, 0).granted;
+    let (_, first) = granted.remove(0);
+    assert!(line.drop(first).is_none());
+    assert_eq!(line.state.stats().lingering, 1);
+    line.state.set_limit(3);
+    assert_eq!(take(&mut line), None, "three are in use");
+    assert_eq!(line.leaves(), [first.ticket]);
+}
+
+#[test]
+fn a_renewal_that_waits_for_its_turn_keeps_nothing_else_waiting() {
+    let mut line = Line::new(4, false, ALL);
+    let hold = line.first();
+    line.pass(LEASE / 3 - 5 * MILLI);
+    line.come(1);
+    let (_, other) = line.talk(1, 2, 0).granted.remove(0);
+    line.pass(5 * MILLI);
+    assert!(line.drop(other).is_none(), "it lingers");
+    let Step::Turn(until) = line.state.next_step(line.now, false).0 else {
+        panic!("a renewal waits for its turn");
+    };
+    assert_eq!(until, line.now + FRESH, "then it leaves");
+    assert!(line.state.tickets.is_held(hold.ticket));
+}
+
+#[test]
+fn a_renewal_that_had_no_turn_for_long_goes_without() {
+    let mut line = Line::new(4, false, ALL);
+    let hold = line.first();
+    line.pass(LEASE / 3);
+    let Step::Turn(until) = line.state.next_step(line.now, false).0 else {
+        panic!("a renewal waits for its turn");
+    };
+    assert!(until <= line.now + LEASE / 6, "half a lease is left");
+    line.now = until;
+    let (Step::Say(batch), _) = line.state.next_step(line.now, false) else {
+        panic!("it waits no longer");
+    };
+    assert_eq!(batch.keep, [hold.ticket]);
+}
+
+#[test]
+fn however_many_names_try_again_a_permit_is_not_lost_by_a_single_call() {
+    let mut line = Line::new(1, true, ALL);
+    let hold = line.first();
+    line.pass(LEASE / 3);
+    assert!(matches!(
+        line.state.next_step(line.now, true).0,
+        Step::Say(_)
+    ));
+    line.pass(LEASE / 6);
+    line.state.unheard(1.0, 10 * SECOND, line.now);
+    let Step::Wait(until) = line.state.next_step(line.now, true).0 else {
+        panic!("it pauses");
+    };
+    assert!(until + LEASE / 6 < line.state.tickets.expiry(hold).unwrap());
+}
