@@ -27,6 +27,8 @@ const MILLI: Time = 1_000;
 /// The wall clock of the backend when a run begins.
 const EPOCH: Time = 1_700_000_000_000_000;
 const OUTAGE_AFTER: Duration = Duration::from_secs(1);
+/// The longest pause before a call that has to go out.
+const LONGEST_PAUSE: Duration = Duration::from_millis(125);
 /// The trace of a run that failed shows so many events.
 const SHOWN: usize = 150;
 
@@ -99,10 +101,12 @@ fn random_runs_with_all_faults_break_no_rule() {
             passed_on,
             handed_on,
             lingered,
+            no_turn,
             ..
         } = all;
         for often in [
-            granted, refused, pushed, cancelled, lost, late, lapsed, passed_on, handed_on, lingered,
+            granted, refused, pushed, cancelled, lost, late, lapsed, passed_on, handed_on,
+            lingered, no_turn,
         ] {
             assert!(often > 100, "{all:?}");
         }
@@ -140,6 +144,8 @@ struct Seen {
     handed_on: u64,
     /// Went in on a ticket that lingered.
     lingered: u64,
+    /// Had only renewals to say, and waited for the turn.
+    no_turn: u64,
 }
 
 /// How likely each fault is in this run, in thousandths.
@@ -163,6 +169,8 @@ struct Faults {
     close: u64,
     long_holds: u64,
     pump_gone: u64,
+    /// Others are renewed first.
+    no_turn: u64,
 }
 
 struct World {
@@ -321,6 +329,7 @@ impl World {
             close: level(2),
             long_holds: level(400),
             pump_gone: level(20),
+            no_turn: level(900),
         };
         // A flush and an eviction excuse much: most runs go without.
         if !seed.is_multiple_of(4) {
@@ -338,7 +347,9 @@ impl World {
         }
         let brief = seed % 9 >= 7;
         if brief {
-            faults.long_holds = 0;
+            // All the while some are held for so long that they are renewed, and limits change under what lingers.
+            faults.long_holds = faults.long_holds.min(20);
+            faults.limits *= 10;
         }
         let mut world = Self {
             now: 0,
@@ -374,13 +385,13 @@ impl World {
         world.strict = world.faults.limits == 0 && seed.is_multiple_of(3);
         let limit = match world.strict {
             true => 1,
-            false => 1 + world.rng.below(3) as u32 + if brief { 12 } else { 0 },
+            false => 1 + world.rng.below(3) as u32 + if brief { 60 } else { 0 },
         };
         for _ in 0..nodes {
             let lease = [1000, 1000, 1600, 3000][world.rng.below(4) as usize];
             let limit = match world.faults.limits {
                 0 => limit,
-                _ => 1 + world.rng.below(4) as u32 + if brief { 12 } else { 0 },
+                _ => 1 + world.rng.below(4) as u32 + if brief { 60 } else { 0 },
             };
             world.greatest_limit = world.greatest_limit.max(limit as usize);
             world.longest_lease = world.longest_lease.max(lease * MILLI);
@@ -446,7 +457,7 @@ impl World {
             Event::Users => {
                 self.users();
                 let pause = match self.rng.below(10) {
-                    _ if self.brief => 6 * MILLI,
+                    _ if self.brief => 4 * MILLI,
                     0 => 200 * MILLI,
                     _ => 30 * MILLI,
                 };
@@ -551,27 +562,42 @@ impl World {
                 return;
             }
             let _ = peer.state.long_wait(now);
-            let (step, news) = peer.state.next_step(now, true);
-            if let Step::Wait(until) = step {
+            let turn = !self.rng.chance(self.faults.no_turn);
+            let (step, news) = peer.state.next_step(now, turn);
+            if let Step::Wait(until) | Step::Turn(until) = step {
                 assert!(until > now, "the pump would run in circles");
+                let asks = peer.state.waiters.has_to_ask();
+                assert!(
+                    !asks || until <= now + LONGEST_PAUSE,
+                    "nobody knows that one waits"
+                );
+                let lingers = peer.state.tickets.lingering_ends();
+                assert!(
+                    lingers.is_none_or(|ends| until <= ends.max(now + LONGEST_PAUSE)),
+                    "it lingers for too long"
+                );
             }
             let done = match step {
                 Step::Say(batch) => {
                     self.say(n, batch);
                     true
                 }
-                Step::Wait(until) => {
+                Step::Wait(until) | Step::Turn(until) => {
+                    self.seen.no_turn += u64::from(matches!(step, Step::Turn(_)));
                     // A whole microsecond, never before.
                     let micros = until
                         .saturating_duration_since(self.base)
                         .as_nanos()
                         .div_ceil(1000);
-                    let until = (micros as u64).max(self.now + 1);
+                    let mut until = (micros as u64).max(self.now + 1);
+                    if matches!(step, Step::Turn(_)) {
+                        // Its turn may come before.
+                        until = until.min(self.now + 1 + self.rng.below(2 * self.longest_lease));
+                    }
                     self.nodes[n].wakes_at = Some(until);
                     self.at_node(until, n, Happening::Wake);
                     news.lost.is_empty()
                 }
-                Step::Turn(_) => unreachable!("it is its turn"),
                 Step::Idle => true,
             };
             self.deliver(n, news);
@@ -755,6 +781,9 @@ impl World {
             } else {
                 peer.tries.retain(|_, caller| *caller != ends.caller);
             }
+            if hold.hop > 0 {
+                self.check_limit_here(n);
+            }
             self.enter(n, ends, hold);
         }
         for (ends, _) in news.refused {
@@ -773,6 +802,17 @@ impl World {
             self.seen.lost += 1;
             assert!(!self.nodes[n].state.tickets.is_valid(hold, self.instant()));
         }
+    }
+
+    /// What goes from one to the next here fits the limit of this node.
+    fn check_limit_here(&self, n: usize) {
+        let state = &self.nodes[n].state;
+        let in_use = state.tickets.in_use();
+        assert!(
+            in_use <= state.limit as usize,
+            "{n}: {in_use} in use at a limit of {}",
+            state.limit
+        );
     }
 
     /// A caller is in.
@@ -1011,7 +1051,8 @@ impl World {
             return;
         }
         if self.rng.chance(faults.limits) {
-            let limit = 1 + self.rng.below(4) as u32;
+            let most = [4, 64][usize::from(self.brief && self.rng.chance(500))];
+            let limit = 1 + self.rng.below(most) as u32;
             note!(self, "{n}: has the limit {limit} now");
             self.greatest_limit = self.greatest_limit.max(limit as usize);
             self.nodes[n].limit = limit;
@@ -1079,6 +1120,7 @@ impl World {
         let peer = &mut self.nodes[n];
         if let Some(hold) = peer.state.take_lingering(terms, now) {
             self.seen.lingered += 1;
+            self.check_limit_here(n);
             self.enter(n, Ends { caller, terms }, hold);
             return self.pump(n);
         }
@@ -1343,6 +1385,7 @@ impl Seen {
         self.passed_on += other.passed_on;
         self.handed_on += other.handed_on;
         self.lingered += other.lingered;
+        self.no_turn += other.no_turn;
     }
 }
 
