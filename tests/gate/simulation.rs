@@ -844,6 +844,9 @@ impl World {
 
     /// Somebody got in, and will do one thing or another.
     fn hold(&mut self, n: usize, hold: Hold, terms: Terms) {
+        if terms.reserve.is_some() {
+            self.nodes[n].reserved.insert(hold);
+        }
         if self.rng.chance(30) {
             // The caller had gone at this very moment.
             return self.at_node(self.now, n, Happening::Release(hold));
@@ -857,7 +860,6 @@ impl World {
             _ => self.rng.below(60 * MILLI),
         };
         if terms.reserve.is_some() {
-            self.nodes[n].reserved.insert(hold);
             let claims = self.now + self.rng.below(120 * MILLI);
             let what = match self.rng.below(3) {
                 0 => Happening::Rearm(hold),
