@@ -313,7 +313,8 @@ impl<B: Backend> CoordinatorBuilder<B> {
     /// needs no trip to the backend then. 10 ms unless set, which is the longest; zero turns it off.
     ///
     /// It stays only while the last answer of the backend is less than 10 ms old and showed nobody waiting and half the
-    /// limit free. It goes back at once when somebody waits, and at a shutdown. Meanwhile it counts as in use.
+    /// limit free. It goes back at once when somebody waits, and at a [shutdown](Coordinator::shutdown). Meanwhile it counts
+    /// as in use; if the program ends at that moment without a shutdown, until its lease is over.
     pub fn linger(mut self, linger: Duration) -> Self {
         self.settings.linger = linger;
         self

@@ -217,6 +217,9 @@ impl Pump {
             // From here on the next caller starts a new one.
             Next::Idle => {
                 inner.pump.runtimes.clear();
+                if std::mem::take(&mut inner.failing) {
+                    self.gate.gates.count_failing(false);
+                }
                 None
             }
         };

@@ -6,7 +6,7 @@ use crate::name::{Node, Queue};
 use crate::{Coordinator, Memory, MutexGuard, Semaphore};
 use futures_util::future::{BoxFuture, join_all};
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::runtime::Builder;
@@ -31,6 +31,15 @@ pub(super) enum Manner {
 pub(super) struct Door {
     memory: Memory,
     manners: Arc<Mutex<Manners>>,
+    witness: Arc<Witness>,
+}
+
+/// What the door has seen.
+#[derive(Debug, Default)]
+struct Witness {
+    calls: AtomicUsize,
+    under_way: AtomicUsize,
+    most: AtomicUsize,
 }
 
 #[derive(Debug)]
@@ -43,6 +52,7 @@ struct Manners {
 struct Behind {
     session: Arc<dyn Session>,
     manners: Arc<Mutex<Manners>>,
+    witness: Arc<Witness>,
 }
 
 /// [`Memory`], with its events at hand.
@@ -67,6 +77,7 @@ impl Door {
         Self {
             memory: Memory::new(),
             manners: Arc::new(Mutex::new(Manners { next, then })),
+            witness: Arc::default(),
         }
     }
 
@@ -86,6 +97,15 @@ impl Door {
     }
 }
 
+impl Witness {
+    async fn watch(&self, call: impl Future<Output = ()>) {
+        let under_way = self.under_way.fetch_add(1, Relaxed) + 1;
+        self.most.fetch_max(under_way, Relaxed);
+        call.await;
+        self.under_way.fetch_sub(1, Relaxed);
+    }
+}
+
 impl Backend for Door {}
 
 impl Open for Door {
@@ -93,6 +113,7 @@ impl Open for Door {
         Arc::new(Behind {
             session: self.memory.open(node, events),
             manners: self.manners,
+            witness: self.witness,
         })
     }
 }
@@ -104,8 +125,9 @@ impl Session for Behind {
             manners.next.pop_front().unwrap_or(manners.then)
         };
         Box::pin(async move {
+            self.witness.calls.fetch_add(1, Relaxed);
             match manner {
-                Manner::After(time) => sleep(time).await,
+                Manner::After(time) => self.witness.watch(sleep(time)).await,
                 Manner::Silent => std::future::pending().await,
                 Manner::Refusing => return Err(Error::new(ErrorKind::Unavailable, "refused")),
             }
@@ -260,73 +282,12 @@ async fn a_session_that_ends_loses_every_permit_at_once_and_those_who_wait_get_i
     assert!(guard.unwrap().unwrap().is_valid());
 }
 
-/// A backend that counts how many calls are under way.
-#[derive(Clone, Default)]
-struct Counted {
-    memory: Memory,
-    down: Arc<AtomicBool>,
-    calls: Arc<AtomicUsize>,
-    witness: Arc<(AtomicUsize, AtomicUsize)>,
-}
-
-struct Counting {
-    session: Arc<dyn Session>,
-    down: Arc<AtomicBool>,
-    calls: Arc<AtomicUsize>,
-    witness: Arc<(AtomicUsize, AtomicUsize)>,
-}
-
-impl Backend for Counted {}
-
-impl Open for Counted {
-    fn open(self, node: Node, events: Events) -> Arc<dyn Session> {
-        Arc::new(Counting {
-            session: self.memory.open(node, events),
-            down: self.down,
-            calls: self.calls,
-            witness: self.witness,
-        })
-    }
-}
-
-impl Session for Counting {
-    fn exchange(&self, call: Call) -> BoxFuture<'_, Result<Reply, Error>> {
-        Box::pin(async move {
-            self.calls.fetch_add(1, Relaxed);
-            if self.down.load(Relaxed) {
-                return Err(Error::new(ErrorKind::Unavailable, "down"));
-            }
-            let (inside, most) = &*self.witness;
-            most.fetch_max(inside.fetch_add(1, Relaxed) + 1, Relaxed);
-            sleep(10 * MILLI).await;
-            inside.fetch_sub(1, Relaxed);
-            self.session.exchange(call).await
-        })
-    }
-
-    fn inspect(&self, queue: Queue) -> BoxFuture<'_, Result<Inspection, Error>> {
-        self.session.inspect(queue)
-    }
-
-    fn evict(&self, queue: Queue, ticket: String) -> BoxFuture<'_, Result<bool, Error>> {
-        self.session.evict(queue, ticket)
-    }
-
-    fn check(&self, lease: Duration) -> BoxFuture<'_, Result<(), Error>> {
-        self.session.check(lease)
-    }
-
-    fn promises(&self) -> Promises {
-        self.session.promises()
-    }
-}
-
 #[tokio::test(start_paused = true)]
 async fn ten_thousand_keys_are_renewed_and_nobody_waits_behind_them() {
-    let counted = Counted::default();
-    let permits = Coordinator::new(counted.clone());
+    let door = Door::new(Manner::After(10 * MILLI));
+    let permits = Coordinator::new(door.clone());
     let guards = ten_thousand(&permits).await;
-    counted.witness.1.store(0, Relaxed);
+    door.witness.most.store(0, Relaxed);
     // All of them are due at once, and then again. Newcomers come by all the while.
     let start = Instant::now();
     while start.elapsed() < 8 * SECOND {
@@ -335,7 +296,7 @@ async fn ten_thousand_keys_are_renewed_and_nobody_waits_behind_them() {
         guard.unwrap().unlock().await.unwrap();
     }
     assert!(guards.iter().all(|guard| guard.is_valid()));
-    let most = counted.witness.1.load(Relaxed);
+    let most = door.witness.most.load(Relaxed);
     assert!((200..=257).contains(&most), "{most} calls at a time");
 }
 
@@ -349,17 +310,17 @@ async fn ten_thousand(permits: &Coordinator) -> Vec<MutexGuard> {
 
 #[tokio::test(start_paused = true)]
 async fn ten_thousand_keys_do_not_storm_a_backend_that_is_down() {
-    let counted = Counted::default();
-    let permits = Coordinator::new(counted.clone());
+    let door = Door::new(Manner::After(10 * MILLI));
+    let permits = Coordinator::new(door.clone());
     drop(ten_thousand(&permits).await);
-    counted.down.store(true, Relaxed);
+    door.set(Manner::Refusing);
     sleep(SECOND).await;
-    counted.calls.store(0, Relaxed);
+    door.witness.calls.store(0, Relaxed);
     sleep(5 * SECOND).await;
-    let calls = counted.calls.load(Relaxed);
+    let calls = door.witness.calls.load(Relaxed);
     assert!(calls < 100_000, "{calls} in five seconds");
     // When it is back everything is said, soon.
-    counted.down.store(false, Relaxed);
+    door.set(Manner::After(10 * MILLI));
     let (took, done) = timed(permits.shutdown(SECOND)).await;
     assert!(done.is_ok() && took < 2 * SECOND, "{done:?} after {took:?}");
 }
