@@ -1,7 +1,8 @@
 //! Ours, with its settings in one place.
 
+use crate::measure::Count;
 use std::time::Duration;
-use tower_permit::{Coordinator, CoordinatorBuilder, Redis};
+use tower_permit::{Coordinator, CoordinatorBuilder, Redis, Semaphore};
 
 /// However slow the machine is, nobody is refused.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -39,4 +40,13 @@ fn builder(url: &str) -> CoordinatorBuilder<Redis> {
 /// Gives everything back while the server is still there, so that nothing runs on beside the next figure.
 pub(crate) async fn close(permits: &Coordinator) {
     permits.shutdown(PATIENCE).await.expect("nothing is held");
+}
+
+/// One pair after the other, without end, both answered.
+pub(crate) async fn pairs(semaphore: Semaphore, count: Count) {
+    loop {
+        let permit = semaphore.acquire().await.expect("a permit");
+        permit.release().await.expect("an answer");
+        count.add();
+    }
 }

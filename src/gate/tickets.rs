@@ -198,10 +198,7 @@ impl Tickets {
     /// The next one has a ticket that may stay here.
     pub(crate) fn hand_on(&mut self, ticket: u64, now: Instant, terms: Terms) -> Option<Hold> {
         let held = self.held.get_mut(&ticket)?;
-        held.hop += 1;
-        let hop = held.hop;
-        held.take(ticket, now, terms, &mut self.endings);
-        Some(Hold { ticket, hop })
+        Some(held.hop_on(ticket, now, terms, &mut self.endings))
     }
 
     // --- lingering ---
@@ -244,10 +241,7 @@ impl Tickets {
             self.let_go(ticket, None);
             return None;
         }
-        held.hop += 1;
-        let hop = held.hop;
-        held.take(ticket, now, terms, &mut self.endings);
-        Some(Hold { ticket, hop })
+        Some(held.hop_on(ticket, now, terms, &mut self.endings))
     }
 
     /// Lets those leave that have lingered for long enough.
@@ -701,6 +695,23 @@ impl Held {
         });
         self.ends = terms.max_hold.map(|most| later(now, most));
         self.arm(ticket, endings);
+    }
+
+    /// The next one has it from now on, on these terms.
+    #[inline]
+    fn hop_on(
+        &mut self,
+        ticket: u64,
+        now: Instant,
+        terms: Terms,
+        endings: &mut BTreeSet<(Instant, u64)>,
+    ) -> Hold {
+        self.hop += 1;
+        self.take(ticket, now, terms, endings);
+        Hold {
+            ticket,
+            hop: self.hop,
+        }
     }
 
     /// When its only guard goes, it may go to the next one.

@@ -139,16 +139,7 @@ async fn keys(plan: Plan, held: u32) -> f64 {
 }
 
 async fn lone_pair(plan: Plan, server: &RedisServer, semaphore: &Semaphore) -> f64 {
-    let work = |_, count: Count| {
-        let semaphore = semaphore.clone();
-        async move {
-            loop {
-                let permit = semaphore.acquire().await.expect("a permit");
-                permit.release().await.expect("an answer");
-                count.add();
-            }
-        }
-    };
+    let work = |_, count| ours::pairs(semaphore.clone(), count);
     micros(measure::tasks(plan, 1, server, work).await)
 }
 

@@ -392,16 +392,7 @@ async fn lone(results: &mut Results) {
     let rounds = in_turn(
         plan.rounds,
         async || {
-            let work = |_, count: Count| {
-                let semaphore = semaphore.clone();
-                async move {
-                    loop {
-                        let permit = semaphore.acquire().await.expect("a permit");
-                        permit.release().await.expect("an answer");
-                        count.add();
-                    }
-                }
-            };
+            let work = |_, count| ours::pairs(semaphore.clone(), count);
             micros(measure::tasks(plan, 1, &server, work).await)
         },
         async || {
