@@ -32,7 +32,7 @@
 //! | its **clock steps**, forward or back, or it stalls for less than a lease | nobody alive loses anything | keeps the place | – | at once; what a dead process held may stay half a lease longer |
 //! | scripts are flushed | nothing | nothing | nothing | at once |
 //! | pushes get lost, or are not allowed | nothing | asks by itself: when a lease could have run out, within half a lease, or ten times a second where pushes are refused | nothing | – |
-//! | somebody deletes our keys by hand | as in a flush. But one of the three keys of a name, `…:meta`, gone twice within one lease, while the others stay, is not protected against | | | |
+//! | somebody deletes our keys by hand | as in a flush. But one of the keys of a name, `…:meta`, gone twice within one lease, while the others stay, is not protected against | | | |
 //!
 //! An outage of more than an hour is a restart that loses its memory: by then the server has let our keys expire.
 //!

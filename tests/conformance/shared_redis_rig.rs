@@ -95,7 +95,7 @@ mod tls {
 
     /// As the documentation of `Redis` names them.
     const RIGHTS: &str = "+eval +evalsha +time +zadd +zrem +zcard +zcount +zrange +zmscore +zremrangebyscore +hmget \
-                          +hset +hdel +hgetall +pexpire +publish +subscribe";
+                          +hset +hdel +hgetall +get +set +del +pexpire +publish +subscribe";
 
     static SET: LazyLock<(Authority, Certificate, RedisServer)> = LazyLock::new(|| {
         let authority = Authority::new();

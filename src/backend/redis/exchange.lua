@@ -1,6 +1,8 @@
 -- Everything one node has to say about one name, in one step.
 --
 -- KEYS  1 permits: sorted set, ticket -> deadline    2 queue: sorted set, ticket -> arrival    3 meta: hash, see below
+--       4 lone, where there may be one: string, instead of the three others as long as one node alone has spoken and has one
+--       permit at most
 -- ARGV  1 node   2 packed: number of this call (0 = nobody's word), limit, lease in ms, how many tickets leave, keep,
 --       enter, try   3 the lease once more, as text   4 an hour and two leases, as text: this server is slow to make text
 --       of numbers   5... these tickets: numbers of this node, or whole tickets when it is nobody's word
@@ -13,12 +15,16 @@
 --       per node: number of its last call, limit, lease, last word, how many of its tickets wait. All of it is packed, and
 --       short enough (64 bytes) for a small hash to be stored compactly.
 --
+-- lone  packed: number of the node's last call, its limit, its lease, lease clock, TIME when it was read, last token, number
+--       of the ticket that holds or -1, its deadline; then the node.
+--
 -- An error in the middle leaves a valid state: a permit is added before it leaves the queue, meta is written last. The
 -- first write is one that passes when memory is full (ZREM, PEXPIRE); after it, so does the rest.
 local call, pack, unpack_numbers = redis.call, struct.pack, struct.unpack -- `unpack` is Lua's own
-local PERMITS, QUEUE, META = KEYS[1], KEYS[2], KEYS[3]
+local PERMITS, QUEUE, META, LONE = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local CALL, STATE, GAPS, NODE, ANSWER = '<ddddddd', '<dddddddBB', '<dddd', '<ddddd', '<dddddc0'
 local CALL_BYTES, STATE_BYTES, GAPS_BYTES, NODE_BYTES = 56, 58, 32, 40
+local LONE_FORM, LONE_BYTES, LONE_MARK = '<c4ddddddddc0', 68, 'lone'
 local MOST_GRANTS, MOST_LOOKS, MOST_ORPHANS = 256, 1024, 2000
 local HOUR = 3600000
 
@@ -33,6 +39,56 @@ local mine = number > 0 and node .. '-' or ''
 local time = call('TIME')
 local micros = time[1] * 1000000 + time[2]
 local now = math.floor(micros / 1000)
+
+-- One node alone: all of it is written at once.
+local function write_lone(clock, token, holder, deadline, letters)
+  local form = pack(LONE_FORM, LONE_MARK, number, limit, lease, clock, now, token, holder, deadline, node)
+  local held = holder >= 0
+  local expires = held and hour_text or lease_text
+  if redis.pcall('SET', LONE, form, 'PX', expires).err then
+    -- When memory is full, it passes after something that always does.
+    call('PEXPIRE', LONE, expires)
+    call('SET', LONE, form, 'PX', expires)
+  end
+  return pack(ANSWER, held and 1 or 0, 0, -1, token, 0, letters)
+end
+local lone = LONE and call('GET', LONE)
+if lone then
+  if #lone < LONE_BYTES or string.sub(lone, 1, 4) ~= LONE_MARK then
+    return redis.error_reply('INCOMPATIBLE lone was written by another version')
+  end
+  local latest, its_limit, its_lease, clock, last, token, holder, deadline = unpack_numbers('<dddddddd', lone, 5)
+  local its_node = string.sub(lone, LONE_BYTES + 1)
+  if its_node == node and number < latest then return '' end
+  if its_node == node and lease == its_lease and keeps + wanted < 2 then
+    local clock, token, holder, letters = now > last and clock + now - last or clock, token, holder, ''
+    for i = 5, 4 + leaves do
+      local is_it = tonumber(ARGV[i]) == holder
+      if is_it then holder = -1 end
+      letters = letters .. (is_it and '1' or '0')
+    end
+    local ticket = tonumber(ARGV[5 + leaves]) -- that is kept or enters, if any
+    if wanted == 1 and holder < 0 then holder, token = ticket, math.max(token + 1, micros) end
+    if ticket then letters = letters .. (ticket == holder and 'h' or 'g') end
+    -- A permit that this call is not about may be due, or there is a gap, or not enough room: all this is for the long way.
+    if holder < 0 or ticket == holder then
+      return write_lone(clock, token, holder, clock + lease, letters)
+    end
+  end
+  -- Not alone any more.
+  call('ZREM', PERMITS, '')
+  local expires = HOUR + 2 * its_lease
+  if holder >= 0 then
+    call('ZADD', PERMITS, 'GT', deadline, its_node .. string.format('-%.0f', holder))
+    call('PEXPIRE', PERMITS, expires)
+  end
+  call('HSET', META, 'state',
+    pack(STATE, clock, last, token, its_lease, its_lease, now + expires, clock + its_lease, 0, 0),
+    its_node, pack(NODE, latest, its_limit, its_lease, clock, 0))
+  call('PEXPIRE', META, expires)
+  call('DEL', LONE)
+end
+
 local read = call('HMGET', META, 'state', node)
 local known, mine_known = read[1], read[2]
 if (known and #known ~= STATE_BYTES) or (mine_known and #mine_known ~= NODE_BYTES) then
@@ -73,6 +129,10 @@ end
 -- waits, there is room, at most one ticket enters, and nothing has to be tidied up.
 if alone and number > 0 and keeps == 0 and wanted < 2 and (wanted == 0 or in_use < limit)
   and clock < sweep and (in_use == 0 or not gapped) then
+  if LONE and not known then
+    if wanted == 0 then return write_lone(clock, 0, -1, 0, left) end
+    return write_lone(clock, micros, tonumber(ARGV[5 + leaves]), clock + lease, left .. 'h')
+  end
   local same = shortest == lease and longest == lease
   if not same then shortest, longest = math.min(shortest, lease), math.max(longest, lease) end
   local word = pack(NODE, number, limit, lease, clock, 0)

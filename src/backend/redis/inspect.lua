@@ -3,13 +3,26 @@
 -- KEYS  as in exchange.lua    ARGV  1 how many tickets of each to list
 -- reply {in use, waiting, {ticket, ms left, ...} oldest deadline first, the same of those that wait, first in line first}
 local call = redis.call
-local PERMITS, QUEUE, META = KEYS[1], KEYS[2], KEYS[3]
+local PERMITS, QUEUE, META, LONE = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local STATE, NODE, STATE_BYTES, NODE_BYTES = '<dddddddBB', '<ddddd', 58, 40
+local LONE_BYTES, LONE_MARK = 68, 'lone'
 local MOST_LOOKS = 10000
 
 local most = tonumber(ARGV[1])
 local time = call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
+
+local lone = LONE and call('GET', LONE)
+if lone then
+  if #lone < LONE_BYTES or string.sub(lone, 1, 4) ~= LONE_MARK then
+    return redis.error_reply('INCOMPATIBLE lone was written by another version')
+  end
+  local _, _, _, clock, last, _, holder, deadline = struct.unpack('<dddddddd', lone, 5)
+  local ms_left = deadline - clock - math.max(0, now - last)
+  if holder < 0 or ms_left <= 0 then return {0, 0, {}, {}} end
+  return {1, 0, {string.sub(lone, LONE_BYTES + 1) .. string.format('-%.0f', holder), ms_left}, {}}
+end
+
 local clock, ends = now, {}
 local all = call('HGETALL', META)
 for i = 1, #all, 2 do

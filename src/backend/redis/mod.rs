@@ -73,8 +73,9 @@ const OLDEST: (u32, u32) = (6, 2);
 /// # Keys
 ///
 /// For each name that is in use, three: `prefix:limit:{name}` with the permits, and beside it `…:queue` and `…:meta`, all in
-/// one hash slot. Each process listens on one channel, `prefix:inbox:<node>`. A name that nobody uses any more leaves nothing
-/// one lease later; after a crash, an hour later.
+/// one hash slot; or `…:lone` instead of them, as long as one process alone uses the name and has one permit at most (not
+/// in a cluster). Each process listens on one channel, `prefix:inbox:<node>`. A name that nobody uses any more leaves
+/// nothing one lease later; after a crash, an hour later.
 ///
 /// Two applications on one server choose different prefixes, or they share their permits.
 ///
@@ -85,8 +86,8 @@ const OLDEST: (u32, u32) = (6, 2);
 ///
 /// ```text
 /// ACL SETUSER permits on >password resetkeys ~shop:* resetchannels &shop:inbox:* -@all +eval +evalsha +time
-///     +zadd +zrem +zcard +zcount +zrange +zmscore +zremrangebyscore +hmget +hset +hdel +hgetall +pexpire
-///     +publish +subscribe
+///     +zadd +zrem +zcard +zcount +zrange +zmscore +zremrangebyscore +hmget +hset +hdel +hgetall +get +set +del
+///     +pexpire +publish +subscribe
 /// ```
 ///
 /// Without the right to the channel, or to `PUBLISH` and `SUBSCRIBE`, everything still works: those who wait then ask ten
@@ -476,9 +477,19 @@ impl RedisSession {
         answer.map_err(|error| wire::error(&error, self.servers.name()))
     }
 
+    fn keys(&self) -> &'static [&'static str] {
+        match self.servers {
+            Servers::One(_) => wire::KEYS,
+            #[cfg(feature = "redis-cluster")]
+            Servers::Cluster(_) => wire::KEYS_IN_CLUSTER,
+        }
+    }
+
     async fn say(&self, call: &Call) -> Result<Reply, Error> {
         let spot = Spot::of_call(call);
-        let args = |command: &mut Cmd| wire::add_call(command, &self.prefix, &self.node, call);
+        let args = |command: &mut Cmd| {
+            wire::add_call(command, &self.prefix, self.keys(), &self.node, call);
+        };
         let mut value = self.run(spot, &EXCHANGE, args).await?;
         // An idle connection often shows only now that it has ended. Said twice is as good as once: the number is the same.
         // Except for a ticket that leaves: whether it held is answered once only, and the gate has to know of the first time.
@@ -501,7 +512,7 @@ impl RedisSession {
     async fn look(&self, queue: &Queue) -> Result<Inspection, Error> {
         let value = self
             .run(Spot::of(queue, ASKED_AGAIN), &INSPECT, |command| {
-                wire::add_inspection(command, &self.prefix, queue);
+                wire::add_inspection(command, &self.prefix, self.keys(), queue);
             })
             .await?;
         let value = self.in_words(value)?;
@@ -511,7 +522,7 @@ impl RedisSession {
     async fn take_out(&self, queue: &Queue, ticket: &str) -> Result<bool, Error> {
         let value = self
             .run(Spot::of(queue, ASKED_AGAIN), &EXCHANGE, |command| {
-                wire::add_eviction(command, &self.prefix, queue, ticket);
+                wire::add_eviction(command, &self.prefix, self.keys(), queue, ticket);
             })
             .await?;
         let value = self.in_words(value)?;

@@ -26,7 +26,7 @@ const LEASE: Duration = Duration::from_secs(10);
 const HELD: &[State] = &[State::Held { token: 0 }];
 const WAITING: &[State] = &[State::Waiting];
 const RIGHTS: &str = "+eval +evalsha +time +zadd +zrem +zcard +zcount +zrange +zmscore +zremrangebyscore +hmget \
-                      +hset +hdel +hgetall +pexpire +publish +subscribe";
+                      +hset +hdel +hgetall +get +set +del +pexpire +publish +subscribe";
 
 /// One node, as a gate would use it.
 struct Peer {
@@ -156,11 +156,12 @@ fn queue() -> Queue {
     Queue::limit(b"llm").unwrap()
 }
 
-fn keys() -> [&'static str; 3] {
+fn keys() -> [&'static str; 4] {
     [
         "shop:limit:{llm}",
         "shop:limit:{llm}:queue",
         "shop:limit:{llm}:meta",
+        "shop:limit:{llm}:lone",
     ]
 }
 

@@ -16,12 +16,20 @@ const HOUR: u64 = 3_600_000;
 /// An eviction is one ticket that leaves.
 pub(super) const EVICTION: Counts = [1, 0, 0, 0];
 
+/// The keys of a queue, by what comes after the hash tag.
+pub(super) const KEYS: &[&str] = &["", ":queue", ":meta", ":lone"];
+/// While a slot moves to another server of a cluster, only scripts all of whose keys are there are carried out: no key
+/// that is there instead of others.
+#[cfg(feature = "redis-cluster")]
+pub(super) const KEYS_IN_CLUSTER: &[&str] = &["", ":queue", ":meta"];
+
 /// The keys of one queue, all in one hash slot.
 pub(super) struct Keys {
     permits: String,
     #[cfg(all(test, feature = "redis-cluster"))]
     queue: String,
     meta: String,
+    lone: String,
 }
 
 /// One of them: the prefix, the queue, and what comes after the hash tag.
@@ -50,6 +58,7 @@ impl Keys {
             #[cfg(all(test, feature = "redis-cluster"))]
             queue: key(":queue"),
             meta: key(":meta"),
+            lone: key(":lone"),
         }
     }
 
@@ -58,13 +67,13 @@ impl Keys {
     }
 
     #[cfg(all(test, feature = "redis-cluster"))]
-    pub(super) fn all(&self) -> [&str; 3] {
-        [&self.permits, &self.queue, &self.meta]
+    pub(super) fn all(&self) -> [&str; 4] {
+        [&self.permits, &self.queue, &self.meta, &self.lone]
     }
 
     /// Every command that the scripts use on keys, harmless to keys that nobody else uses. The last ones tidy up.
     pub(super) fn every_command(&self) -> Vec<Cmd> {
-        let (permits, meta) = (self.permits.as_str(), self.meta.as_str());
+        let (permits, meta, lone) = (&*self.permits, &*self.meta, &*self.lone);
         let words: &[&[&str]] = &[
             &["time"],
             &["zadd", permits, "1", "x"],
@@ -80,6 +89,9 @@ impl Keys {
             &["hmget", meta, "x"],
             &["hgetall", meta],
             &["hdel", meta, "x"],
+            &["set", lone, "", "px", "1000"],
+            &["get", lone],
+            &["del", lone],
         ];
         let command = |words: &&[&str]| {
             let mut command = Cmd::new();
@@ -105,9 +117,9 @@ impl fmt::Display for Key<'_> {
 }
 
 /// The arguments of `exchange.lua` after the script: keys and all that a node has to say.
-pub(super) fn add_call(command: &mut Cmd, prefix: &str, node: &Node, call: &Call) {
+pub(super) fn add_call(command: &mut Cmd, prefix: &str, keys: &[&str], node: &Node, call: &Call) {
     let lease = millis(call.lease);
-    add_keys(command, prefix, &call.queue);
+    add_keys(command, prefix, keys, &call.queue);
     command.arg(node.as_str());
     add_numbers(command, call.number, call.limit, lease, counts(call));
     command.arg(lease).arg(HOUR + 2 * lease);
@@ -117,16 +129,22 @@ pub(super) fn add_call(command: &mut Cmd, prefix: &str, node: &Node, call: &Call
 }
 
 /// The same for one ticket that is taken out in nobody's name.
-pub(super) fn add_eviction(command: &mut Cmd, prefix: &str, queue: &Queue, ticket: &str) {
-    add_keys(command, prefix, queue);
+pub(super) fn add_eviction(
+    command: &mut Cmd,
+    prefix: &str,
+    keys: &[&str],
+    queue: &Queue,
+    ticket: &str,
+) {
+    add_keys(command, prefix, keys, queue);
     command.arg("");
     add_numbers(command, 0, 0, 0, EVICTION);
     command.arg(0).arg(HOUR).arg(ticket);
 }
 
 /// The arguments of `inspect.lua` after the script.
-pub(super) fn add_inspection(command: &mut Cmd, prefix: &str, queue: &Queue) {
-    add_keys(command, prefix, queue);
+pub(super) fn add_inspection(command: &mut Cmd, prefix: &str, keys: &[&str], queue: &Queue) {
+    add_keys(command, prefix, keys, queue);
     command.arg(LISTED);
 }
 
@@ -138,9 +156,9 @@ fn groups(call: &Call) -> [&Vec<u64>; 4] {
     [&call.leave, &call.keep, &call.enter, &call.try_enter]
 }
 
-fn add_keys(command: &mut Cmd, prefix: &str, queue: &Queue) {
-    command.arg(3);
-    for suffix in ["", ":queue", ":meta"] {
+fn add_keys(command: &mut Cmd, prefix: &str, keys: &[&str], queue: &Queue) {
+    command.arg(keys.len());
+    for suffix in keys {
         command.write_arg_fmt(Key(prefix, queue, suffix));
     }
 }

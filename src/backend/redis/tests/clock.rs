@@ -65,7 +65,7 @@ impl Stage {
             .unwrap();
         let mut command: Cmd = redis::cmd("EVALSHA");
         command.arg(&self.hash);
-        wire::add_call(&mut command, "p", &actor.node, call);
+        wire::add_call(&mut command, "p", wire::KEYS, &actor.node, call);
         let value: Value = command.query(&mut self.redis).unwrap();
         wire::answer(&value, wire::counts(call)).unwrap().reply
     }

@@ -146,7 +146,12 @@ async fn something_else_under_a_key_is_said_and_left_alone() {
         let a = Peer::new(&server.url());
         let error = a.try_to_enter(&[1, 2]).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Incompatible, "{key}: {error}");
-        assert!(error.to_string().contains("prefix"), "{error}");
+        let hint = if key.ends_with("lone") {
+            "version"
+        } else {
+            "prefix"
+        };
+        assert!(error.to_string().contains(hint), "{error}");
         assert_eq!(server.command(&["DBSIZE"]).int(), 1, "{key}");
         assert_eq!(server.command(&["GET", key]).text(), "mine");
     }
@@ -189,11 +194,14 @@ async fn an_idle_name_leaves_nothing() {
         Peer::new(&server.url()).lease(lease),
     );
     let left = |key: &str| server.command(&["PTTL", key]).int();
-    let [permits, queue, meta] = keys();
+    let [permits, queue, meta, lone] = keys();
     a.enter(&[1]).await;
-    assert!(left(permits) > 3_600_000 && left(meta) > 3_600_000);
+    assert!(left(lone) > 3_600_000);
     b.enter(&[2]).await;
-    assert!(left(queue) > 3_600_000);
+    assert_eq!(left(lone), -2);
+    for key in [permits, queue, meta] {
+        assert!(left(key) > 3_600_000, "{key}");
+    }
     a.leave(&[1]).await;
     assert_eq!(left(queue), -2);
     assert!(left(permits) > 3_600_000, "made anew, with its expiry");
@@ -206,6 +214,14 @@ async fn an_idle_name_leaves_nothing() {
     a.enter(&[3]).await;
     assert!(left(permits) > 3_600_000 && left(meta) > 3_600_000);
     a.leave(&[3]).await;
+    sleep(Duration::from_millis(1100)).await;
+    assert_eq!(server.command(&["DBSIZE"]).int(), 0);
+    // The same for one who is alone.
+    a.enter(&[4]).await;
+    a.keep(&[4]).await;
+    assert!(left(lone) > 3_600_000);
+    a.leave(&[4]).await;
+    assert!((1..=1000).contains(&left(lone)), "{}", left(lone));
     sleep(Duration::from_millis(1100)).await;
     assert_eq!(server.command(&["DBSIZE"]).int(), 0);
 }
@@ -479,7 +495,7 @@ async fn inspect_and_evict() {
 async fn a_lone_pair_touches_little() {
     let server = RedisServer::start();
     let a = Peer::new(&server.url());
-    let [permits, queue, meta] = keys();
+    let [.., lone] = keys();
     a.enter(&[1]).await;
     a.leave(&[1]).await;
     server.command(&["CONFIG", "RESETSTAT"]);
@@ -488,30 +504,61 @@ async fn a_lone_pair_touches_little() {
         assert_eq!(a.leave(&[ticket]).await.left, vec![true]);
     }
     let stats = server.command(&["INFO", "commandstats"]).text();
-    let calls = |command: &str| -> u64 {
-        let line = format!("cmdstat_{command}:calls=");
-        let line = stats.lines().find_map(|stat| stat.strip_prefix(&line));
-        line.map_or(0, |stat| stat.split(',').next().unwrap().parse().unwrap())
-    };
+    let calls = |command: &str| calls(&stats, command);
     assert_eq!(calls("evalsha"), 200);
+    for command in ["time", "get", "set"] {
+        assert_eq!(calls(command), 200, "{command}");
+    }
+    let others = [
+        "pexpire", "hmget", "hset", "zcard", "zadd", "zrem", "zrange",
+    ];
+    assert_eq!(others.map(calls), [0; 7]);
+    // In one key.
+    a.enter(&[200]).await;
+    assert_eq!(server.command(&["EXISTS", lone]).int(), 1);
+    assert_eq!(server.command(&["DBSIZE"]).int(), 1);
+}
+
+/// The same where several hold and nobody waits.
+#[tokio::test]
+async fn a_pair_beside_others_touches_little() {
+    let server = RedisServer::start();
+    let a = Peer::new(&server.url()).limit(8);
+    let [permits, _, meta, _] = keys();
+    a.enter(&[0, 1]).await;
+    server.command(&["CONFIG", "RESETSTAT"]);
+    for ticket in 2..102 {
+        assert_eq!(plain(&a.enter(&[ticket]).await.entered), HELD);
+        assert_eq!(a.leave(&[ticket]).await.left, vec![true]);
+    }
+    let stats = server.command(&["INFO", "commandstats"]).text();
+    let calls = |command: &str| calls(&stats, command);
     let inside = [
         ("time", 200),
+        ("get", 200),
         ("hmget", 200),
         ("zcard", 200),
         ("zadd", 100),
-        ("zrem", 100),
+        ("zrem", 200),
         ("hset", 200),
-        ("pexpire", 300),
+        ("pexpire", 0),
     ];
     for (command, expected) in inside {
         assert_eq!(calls(command), expected, "{command}");
     }
     assert_eq!(calls("zrange") + calls("zmscore") + calls("hgetall"), 0);
     // Stored compactly, in two keys.
-    a.enter(&[200]).await;
     let encoding = server.command(&["OBJECT", "ENCODING", meta]).text();
     assert!(["listpack", "ziplist"].contains(&&*encoding), "{encoding}");
-    assert_eq!(server.command(&["EXISTS", permits, queue, meta]).int(), 2);
+    assert_eq!(server.command(&["EXISTS", permits, meta]).int(), 2);
+    assert_eq!(server.command(&["DBSIZE"]).int(), 2);
+}
+
+/// How often the server was told so.
+fn calls(stats: &str, command: &str) -> u64 {
+    let line = format!("cmdstat_{command}:calls=");
+    let line = stats.lines().find_map(|stat| stat.strip_prefix(&line));
+    line.map_or(0, |stat| stat.split(',').next().unwrap().parse().unwrap())
 }
 
 #[tokio::test]
@@ -522,7 +569,7 @@ async fn nobody_passes_a_queue_whose_meta_was_lost() {
         Peer::new(&server.url()),
         Peer::new(&server.url()),
     );
-    let [_, queue, meta] = keys();
+    let [_, queue, meta, _] = keys();
     a.enter(&[1]).await;
     b.enter(&[1, 2, 3]).await;
     server.command(&["DEL", meta]);
