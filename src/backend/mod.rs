@@ -203,7 +203,6 @@ pub struct TicketInfo {
 }
 
 // === impl Grant ===
-
 impl Grant {
     pub(crate) fn new(ticket: u64, token: u64) -> Self {
         Self { ticket, token }
@@ -226,4 +225,9 @@ impl fmt::Debug for Events {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Events")
     }
+}
+
+/// How long a gate waits for an answer at most.
+pub(crate) fn call_time(lease: Duration) -> Duration {
+    Duration::from_millis(500).min(lease / 6)
 }

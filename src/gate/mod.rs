@@ -24,7 +24,7 @@ mod simulation;
 pub(crate) use acquire::{Acquire, Wait};
 pub use state::Stats;
 
-use crate::backend::{Event, Grant, Inspection, Session};
+use crate::backend::{Event, Grant, Inspection, Session, call_time};
 use crate::clock::{self, now};
 use crate::error::{Error, ErrorKind};
 use crate::name::{Kind, Node, Queue};
@@ -148,9 +148,7 @@ impl Gates {
                 node,
                 lease,
                 shortcuts,
-                call_timeout: Duration::from_millis(500)
-                    .min(lease / 6)
-                    .min(outage_after / 2),
+                call_timeout: call_time(lease).min(outage_after / 2),
                 numbers: AtomicU64::new(1),
                 health: Health::new(outage_after),
                 closing: AtomicBool::new(false),

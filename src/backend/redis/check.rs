@@ -33,14 +33,14 @@ impl RedisSession {
         };
         let number = rand::random_range(1..1 << 30) * 4;
         let (first, second) = (number, number + 1);
-        self.say(&call(number, &[], &[], &[first, second])).await?;
+        self.say(call(number, &[], &[], &[first, second])).await?;
         self.look(queue).await?;
         let answer = self
-            .say(&call(number + 1, &[first], &[first], &[second]))
+            .say(call(number + 1, &[first], &[first], &[second]))
             .await?;
         let granted = matches!(&answer, Reply::Done(outcome)
             if matches!(outcome.entered.as_slice(), [State::Held { .. }]));
-        self.say(&call(number + 2, &[second], &[], &[])).await?;
+        self.say(call(number + 2, &[second], &[], &[])).await?;
         if !granted {
             return Err(wire::nonsense(self.servers.name()));
         }

@@ -1,5 +1,6 @@
 //! The Redis backend: one script does everything a gate has to say about a name.
 
+mod bundle;
 mod check;
 #[cfg(feature = "redis-cluster")]
 mod cluster;
@@ -20,6 +21,7 @@ use crate::backend::tls::Tls;
 use crate::backend::{Backend, Call, Events, Inspection, Open, Outcome, Promises, Reply, Session};
 use crate::error::Error;
 use crate::name::{Node, Queue};
+use bundle::Bundles;
 #[cfg(feature = "redlock")]
 pub(super) use check::{Missing, check_version};
 use connection::{Link, Target};
@@ -121,7 +123,8 @@ enum Place {
 
 /// The session of one node.
 struct RedisSession {
-    servers: Servers,
+    servers: Arc<Servers>,
+    bundles: Arc<Bundles>,
     prefix: Arc<str>,
     node: Node,
     warned_mute: AtomicBool,
@@ -388,7 +391,9 @@ impl Open for Redis {
             #[cfg(feature = "redis-cluster")]
             Place::Cluster(nodes) => Servers::Cluster(cluster::Cluster::new(nodes, inbox, events)),
         };
+        let servers = Arc::new(servers);
         Arc::new(RedisSession {
+            bundles: Bundles::new(servers.clone(), self.prefix.clone(), node.clone()),
             servers,
             prefix: self.prefix,
             node,
@@ -455,20 +460,6 @@ impl Place {
 // === impl RedisSession ===
 
 impl RedisSession {
-    /// Runs a script, by its hash if the server knows it.
-    async fn run(
-        &self,
-        spot: Spot,
-        source: &Source,
-        args: impl Fn(&mut Cmd),
-    ) -> Result<Result<Value, RedisError>, Error> {
-        source
-            .run(args, |command| async move {
-                self.servers.try_send(spot, &command).await
-            })
-            .await
-    }
-
     async fn send(&self, spot: Spot, command: &Cmd) -> Result<Value, Error> {
         self.in_words(self.servers.try_send(spot, command).await?)
     }
@@ -477,28 +468,11 @@ impl RedisSession {
         answer.map_err(|error| wire::error(&error, self.servers.name()))
     }
 
-    fn keys(&self) -> &'static [&'static str] {
-        match self.servers {
-            Servers::One(_) => wire::KEYS,
-            #[cfg(feature = "redis-cluster")]
-            Servers::Cluster(_) => wire::KEYS_IN_CLUSTER,
-        }
-    }
-
-    async fn say(&self, call: &Call) -> Result<Reply, Error> {
-        let spot = Spot::of_call(call);
-        let args = |command: &mut Cmd| {
-            wire::add_call(command, &self.prefix, self.keys(), &self.node, call);
-        };
-        let mut value = self.run(spot, &EXCHANGE, args).await?;
-        // An idle connection often shows only now that it has ended. Said twice is as good as once: the number is the same.
-        // Except for a ticket that leaves: whether it held is answered once only, and the gate has to know of the first time.
-        if call.leave.is_empty() && matches!(&value, Err(error) if error.is_connection_dropped()) {
-            value = self.run(spot, &EXCHANGE, args).await?;
-        }
-        let value = self.in_words(value)?;
-        let answer = wire::answer(&value, wire::counts(call))
-            .ok_or_else(|| wire::nonsense(self.servers.name()))?;
+    async fn say(&self, call: Call) -> Result<Reply, Error> {
+        let (spot, counts) = (Spot::of_call(&call), wire::counts(&call));
+        let value = self.in_words(self.bundles.say(call).await?)?;
+        let answer =
+            wire::answer(&value, counts).ok_or_else(|| wire::nonsense(self.servers.name()))?;
         self.warn_if_mute(spot, answer.mute);
         let mut reply = answer.reply;
         if let Reply::Done(Outcome { look_again, .. }) = &mut reply
@@ -511,8 +485,9 @@ impl RedisSession {
 
     async fn look(&self, queue: &Queue) -> Result<Inspection, Error> {
         let value = self
+            .servers
             .run(Spot::of(queue, ASKED_AGAIN), &INSPECT, |command| {
-                wire::add_inspection(command, &self.prefix, self.keys(), queue);
+                wire::add_inspection(command, &self.prefix, self.servers.keys(), queue);
             })
             .await?;
         let value = self.in_words(value)?;
@@ -521,8 +496,9 @@ impl RedisSession {
 
     async fn take_out(&self, queue: &Queue, ticket: &str) -> Result<bool, Error> {
         let value = self
+            .servers
             .run(Spot::of(queue, ASKED_AGAIN), &EXCHANGE, |command| {
-                wire::add_eviction(command, &self.prefix, self.keys(), queue, ticket);
+                wire::add_eviction(command, &self.prefix, self.servers.keys(), queue, ticket);
             })
             .await?;
         let value = self.in_words(value)?;
@@ -557,7 +533,7 @@ impl RedisSession {
 
 impl Session for RedisSession {
     fn exchange(&self, call: Call) -> BoxFuture<'_, Result<Reply, Error>> {
-        Box::pin(async move { self.say(&call).await })
+        Box::pin(self.say(call))
     }
 
     fn inspect(&self, queue: Queue) -> BoxFuture<'_, Result<Inspection, Error>> {

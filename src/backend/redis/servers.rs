@@ -3,7 +3,8 @@
 #[cfg(feature = "redis-cluster")]
 use super::cluster::{self, Cluster};
 use super::connection::{Link, Manner};
-use crate::backend::Call;
+use super::{Source, wire};
+use crate::backend::{Call, call_time};
 use crate::error::Error;
 use crate::name::{Node, Queue};
 use redis::{Cmd, RedisError, Value};
@@ -30,9 +31,8 @@ pub(super) struct Spot {
 
 impl Spot {
     pub(super) fn of_call(call: &Call) -> Self {
-        // A gate gives up after a sixth of a lease: what is to be said is said before.
-        let given_up = (call.lease / 6).min(Duration::from_millis(500));
-        Self::of(&call.queue, given_up * 3 / 4)
+        // What is to be said is said before.
+        Self::of(&call.queue, call_time(call.lease) * 3 / 4)
     }
 
     #[cfg_attr(not(feature = "redis-cluster"), allow(unused_variables))]
@@ -55,6 +55,24 @@ impl Servers {
             Self::One(link) => link.server(),
             #[cfg(feature = "redis-cluster")]
             Self::Cluster(cluster) => cluster.name(),
+        }
+    }
+
+    /// There are several, each with names of its own.
+    pub(super) fn are_many(&self) -> bool {
+        match self {
+            Self::One(_) => false,
+            #[cfg(feature = "redis-cluster")]
+            Self::Cluster(_) => true,
+        }
+    }
+
+    /// The keys that a name has there.
+    pub(super) fn keys(&self) -> &'static [&'static str] {
+        match self {
+            Self::One(_) => wire::KEYS,
+            #[cfg(feature = "redis-cluster")]
+            Self::Cluster(_) => wire::KEYS_IN_CLUSTER,
         }
     }
 
@@ -81,6 +99,20 @@ impl Servers {
             #[cfg(feature = "redis-cluster")]
             Self::Cluster(cluster) => cluster.try_send(spot, command).await,
         }
+    }
+
+    /// Runs a script, by its hash if the server knows it.
+    pub(super) async fn run(
+        &self,
+        spot: Spot,
+        source: &Source,
+        args: impl Fn(&mut Cmd),
+    ) -> Result<Result<Value, RedisError>, Error> {
+        source
+            .run(args, |command| async move {
+                self.try_send(spot, &command).await
+            })
+            .await
     }
 
     /// Queues that nobody uses, one at each server, to try everything with.

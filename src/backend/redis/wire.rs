@@ -116,15 +116,22 @@ impl fmt::Display for Key<'_> {
     }
 }
 
-/// The arguments of `exchange.lua` after the script: keys and all that a node has to say.
-pub(super) fn add_call(command: &mut Cmd, prefix: &str, keys: &[&str], node: &Node, call: &Call) {
-    let lease = millis(call.lease);
-    add_keys(command, prefix, keys, &call.queue);
-    command.arg(node.as_str());
-    add_numbers(command, call.number, call.limit, lease, counts(call));
-    command.arg(lease).arg(HOUR + 2 * lease);
-    for ticket in groups(call).into_iter().flatten() {
-        command.arg(*ticket);
+/// The arguments of `exchange.lua` after the script: keys and all that a node has to say, with one lease.
+pub(super) fn add_calls(
+    command: &mut Cmd,
+    prefix: &str,
+    keys: &[&str],
+    node: &Node,
+    calls: &[Call],
+) {
+    add_keys(command, prefix, keys, calls.iter().map(|call| &call.queue));
+    let lease = calls.first().map_or(0, |call| millis(call.lease));
+    add_speaker(command, node.as_str(), lease, calls.len());
+    for call in calls {
+        add_numbers(command, call.number, call.limit, counts(call));
+        for ticket in groups(call).into_iter().flatten() {
+            command.arg(*ticket);
+        }
     }
 }
 
@@ -136,15 +143,15 @@ pub(super) fn add_eviction(
     queue: &Queue,
     ticket: &str,
 ) {
-    add_keys(command, prefix, keys, queue);
-    command.arg("");
-    add_numbers(command, 0, 0, 0, EVICTION);
-    command.arg(0).arg(HOUR).arg(ticket);
+    add_keys(command, prefix, keys, [queue]);
+    add_speaker(command, "", 0, 1);
+    add_numbers(command, 0, 0, EVICTION);
+    command.arg(ticket);
 }
 
 /// The arguments of `inspect.lua` after the script.
 pub(super) fn add_inspection(command: &mut Cmd, prefix: &str, keys: &[&str], queue: &Queue) {
-    add_keys(command, prefix, keys, queue);
+    add_keys(command, prefix, keys, [queue]);
     command.arg(LISTED);
 }
 
@@ -156,25 +163,33 @@ fn groups(call: &Call) -> [&Vec<u64>; 4] {
     [&call.leave, &call.keep, &call.enter, &call.try_enter]
 }
 
-fn add_keys(command: &mut Cmd, prefix: &str, keys: &[&str], queue: &Queue) {
-    command.arg(keys.len());
-    for suffix in keys {
-        command.write_arg_fmt(Key(prefix, queue, suffix));
+fn add_keys<'a>(
+    command: &mut Cmd,
+    prefix: &str,
+    keys: &[&str],
+    queues: impl IntoIterator<Item = &'a Queue, IntoIter: ExactSizeIterator>,
+) {
+    let queues = queues.into_iter();
+    command.arg(keys.len() * queues.len());
+    for queue in queues {
+        for suffix in keys {
+            command.write_arg_fmt(Key(prefix, queue, suffix));
+        }
     }
 }
 
+fn add_speaker(command: &mut Cmd, node: &str, lease: u64, names: usize) {
+    command
+        .arg(node)
+        .arg(lease)
+        .arg(HOUR + 2 * lease)
+        .arg(names);
+}
+
 /// Packed, as the script reads and writes numbers: it is slow with text.
-fn add_numbers(command: &mut Cmd, number: u64, limit: u32, lease: u64, counts: Counts) {
+fn add_numbers(command: &mut Cmd, number: u64, limit: u32, counts: Counts) {
     let [leave, keep, enter, tries] = counts.map(|count| count as f64);
-    let numbers = [
-        number as f64,
-        limit.into(),
-        lease as f64,
-        leave,
-        keep,
-        enter,
-        tries,
-    ];
+    let numbers = [number as f64, limit.into(), leave, keep, enter, tries];
     command.write_arg(numbers.map(f64::to_le_bytes).as_flattened());
 }
 
@@ -185,6 +200,26 @@ pub(super) fn inbox(prefix: &str, node: &str) -> String {
 
 pub(in crate::backend) fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1)
+}
+
+/// The answers about so many names. `None` if it makes no sense.
+pub(super) fn apart(value: Value, names: usize) -> Option<Vec<Result<Value, RedisError>>> {
+    let Value::Array(answers) = value else {
+        return None;
+    };
+    let answer = |value| match value {
+        // An error of the server's own, in a list of one: the `redis` crate takes any for an error of the whole.
+        Value::Array(error) => {
+            let [Value::BulkString(text)] = error.as_slice() else {
+                return None;
+            };
+            let error = [b"-", text.as_slice(), b"\r\n"].concat();
+            Some(redis::parse_redis_value(&error).and_then(Value::extract_error))
+        }
+        value => Some(Ok(value)),
+    };
+    let answers: Vec<_> = answers.into_iter().map(answer).collect::<Option<_>>()?;
+    (answers.len() == names).then_some(answers)
 }
 
 /// Reads an answer of `exchange.lua` to so many tickets. `None` if it makes no sense.

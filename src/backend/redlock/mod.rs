@@ -10,6 +10,7 @@ mod waits;
 use crate::backend::redis::{Line, PREFIX, Redis, checked_prefix};
 use crate::backend::{
     Backend, Call, Events, Inspection, Open, Outcome, Promises, Reply, Session, State, TicketInfo,
+    call_time,
 };
 use crate::clock::now;
 use crate::error::{Error, ErrorKind};
@@ -550,9 +551,4 @@ fn with_drift(lease: Duration) -> Duration {
 
 fn without_drift(left: Duration) -> Duration {
     left.saturating_sub(Duration::from_millis(2)) * 100 / 101
-}
-
-/// How long a call may take: as long as the gate waits for it.
-fn call_time(lease: Duration) -> Duration {
-    Duration::from_millis(500).min(lease / 6)
 }

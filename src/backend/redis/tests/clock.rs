@@ -65,7 +65,8 @@ impl Stage {
             .unwrap();
         let mut command: Cmd = redis::cmd("EVALSHA");
         command.arg(&self.hash);
-        wire::add_call(&mut command, "p", wire::KEYS, &actor.node, call);
+        let calls = std::slice::from_ref(call);
+        wire::add_calls(&mut command, "p", wire::KEYS, &actor.node, calls);
         let value: Value = command.query(&mut self.redis).unwrap();
         wire::answer(&value, wire::counts(call)).unwrap().reply
     }
