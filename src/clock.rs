@@ -31,6 +31,12 @@ impl Coarse {
         }
     }
 
+    /// What it was when somebody looked last.
+    #[inline]
+    pub(crate) fn last(&self) -> Instant {
+        self.now.unwrap_or_else(now)
+    }
+
     /// Somebody has looked at the exact time.
     pub(crate) fn set(&mut self, now: Instant) {
         self.now = self.now.max(Some(now));

@@ -487,7 +487,11 @@ impl Gate {
     #[inline]
     pub(crate) fn claim(&self, hold: Hold) -> bool {
         let mut inner = self.lock();
-        let now = self.time(&mut inner);
+        let now = match self.queue.kind() {
+            Kind::Mutex => now(),
+            // A reservation lapses when its end is looked for, not before: here no time matters.
+            Kind::Limit => inner.clock.last(),
+        };
         inner.state.tickets.claim(hold, now)
     }
 
@@ -511,8 +515,19 @@ impl Gate {
         {
             return inner.pump.wake(until);
         }
+        self.drop_for_good(guard, hold, now, answer);
+    }
+
+    /// A guard is gone whose permit does not linger.
+    fn drop_for_good(
+        self: &Arc<Self>,
+        mut inner: MutexGuard<'_, Inner>,
+        hold: Hold,
+        now: Instant,
+        answer: Option<oneshot::Sender<bool>>,
+    ) {
         let news = inner.state.drop_guard(hold, now, answer);
-        self.follow_up(guard, now);
+        self.follow_up(inner, now);
         self.deliver(news);
     }
 

@@ -99,12 +99,16 @@ impl PumpSlot {
     }
 
     /// A caller comes on this runtime.
+    #[inline]
     pub(super) fn remember(&mut self, runtime: Handle) {
         let id = runtime.id();
-        if self.runtimes.last().is_some_and(|last| last.id() == id) {
-            return;
+        if self.runtimes.last().is_none_or(|last| last.id() != id) {
+            self.remember_last(runtime);
         }
-        self.forget(id);
+    }
+
+    fn remember_last(&mut self, runtime: Handle) {
+        self.forget(runtime.id());
         if self.runtimes.len() >= MOST_RUNTIMES {
             self.runtimes.remove(0);
         }

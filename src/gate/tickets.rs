@@ -6,7 +6,6 @@ use super::waiters::Standing;
 use crate::backend::Grant;
 use crate::clock::later;
 use crate::error::ErrorKind;
-use rustc_hash::FxHashMap;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -18,7 +17,8 @@ pub(crate) struct Tickets {
     lease: Duration,
     /// A permit whose deadline passes unconfirmed is lost at once, and not merely in doubt.
     strict: bool,
-    held: FxHashMap<u64, Held>,
+    /// Few as a rule, and each is looked up three times a request: a tree finds them sooner than a hash map.
+    held: BTreeMap<u64, Held>,
     /// When each permit wants to be renewed: a third of a lease after it was last confirmed.
     renewals: BTreeSet<(Instant, u64)>,
     /// When to look whether a reservation has lapsed or a hold lasted for too long.
@@ -117,7 +117,7 @@ impl Tickets {
         Self {
             lease,
             strict,
-            held: FxHashMap::default(),
+            held: BTreeMap::new(),
             renewals: BTreeSet::new(),
             endings: BTreeSet::new(),
             lingering: VecDeque::new(),
@@ -152,13 +152,16 @@ impl Tickets {
     #[inline]
     pub(crate) fn next_ending(&self) -> Option<Instant> {
         let ending = self.endings.first().map(|(at, _)| *at);
-        ending.into_iter().chain(self.next_expiry()).min()
+        earlier(ending, self.next_expiry())
     }
 
     /// When the next permit is lost, unless it is confirmed before.
     #[inline]
     fn next_expiry(&self) -> Option<Instant> {
-        let (renewal, _) = self.renewals.first().filter(|_| self.strict)?;
+        if !self.strict {
+            return None;
+        }
+        let (renewal, _) = self.renewals.first()?;
         Some(*renewal + (self.lease - self.lease / 3))
     }
 
@@ -233,7 +236,7 @@ impl Tickets {
     }
 
     /// Takes the ticket that was released last, if it is surely ours: else it leaves.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn take_lingering(&mut self, now: Instant, terms: Terms) -> Option<Hold> {
         let (_, ticket) = self.lingering.pop_back()?;
         let held = self.held.get_mut(&ticket)?;
@@ -245,6 +248,7 @@ impl Tickets {
     }
 
     /// Lets those leave that have lingered for long enough.
+    #[inline]
     pub(crate) fn end_lingering(&mut self, now: Instant) {
         while self.lingering_ends().is_some_and(|until| until <= now) {
             self.end_oldest_lingering();
@@ -297,9 +301,11 @@ impl Tickets {
 
     /// Held, and not lost by now; but perhaps in doubt, where a deadline that passes makes no more than that.
     #[inline]
-    fn is_ours(&self, hold: Hold, now: Instant) -> bool {
-        let expired = self.expiry(hold).is_some_and(|at| at <= now);
-        !expired && self.lost(hold).is_none()
+    fn get_ours(&mut self, hold: Hold, now: Instant) -> Option<&mut Held> {
+        let strict = self.strict;
+        let held = self.get_mut(hold)?;
+        let expired = strict && held.deadline <= now;
+        (!expired && held.lost.is_none()).then_some(held)
     }
 
     /// How it was lost, if it was. What is not ours any more counts as lost.
@@ -428,16 +434,8 @@ impl Tickets {
 
     /// One more guard of a permit that is held. `false`: there is none to share.
     pub(crate) fn share(&mut self, hold: Hold, now: Instant) -> bool {
-        if !self.is_ours(hold, now) {
-            return false;
-        }
-        match self.get_mut(hold) {
-            Some(held) => {
-                held.guards += 1;
-                true
-            }
-            None => false,
-        }
+        let held = self.get_ours(hold, now);
+        held.map(|held| held.guards += 1).is_some()
     }
 
     /// A guard is gone. The last one lets the ticket leave, and `answer` hears whether it held until then. Returns the
@@ -489,32 +487,22 @@ impl Tickets {
     /// Takes a reserved permit for good. `false`: it has gone back already, or is lost by now.
     #[inline]
     pub(crate) fn claim(&mut self, hold: Hold, now: Instant) -> bool {
-        self.reserve_again(hold, now, |_| None)
+        let Some(held) = self.get_ours(hold, now) else {
+            return false;
+        };
+        // What is left is a later ending, if any: it is armed early enough.
+        held.reserved = None;
+        true
     }
 
     /// The reservation starts anew. `false`: it has gone back already.
     pub(crate) fn rearm(&mut self, hold: Hold, now: Instant) -> bool {
-        self.reserve_again(hold, now, |Reserved { ttl, .. }| {
-            Some(Reserved {
-                ttl,
-                until: later(now, ttl),
-            })
-        })
-    }
-
-    #[inline]
-    fn reserve_again(
-        &mut self,
-        hold: Hold,
-        now: Instant,
-        change: impl FnOnce(Reserved) -> Option<Reserved>,
-    ) -> bool {
-        if !self.is_ours(hold, now) {
+        let Some(held) = self.get_ours(hold, now) else {
             return false;
-        }
-        if let Some(held) = self.held.get_mut(&hold.ticket) {
-            held.reserved = held.reserved.and_then(change);
-            held.arm(hold.ticket, &mut self.endings);
+        };
+        // Later than it was: what is armed still comes early enough.
+        if let Some(reserved) = &mut held.reserved {
+            reserved.until = later(now, reserved.ttl);
         }
         true
     }
@@ -680,7 +668,7 @@ impl Held {
     }
 
     /// Somebody has it from now on, on these terms.
-    #[inline]
+    #[inline(always)]
     fn take(
         &mut self,
         ticket: u64,
@@ -698,7 +686,7 @@ impl Held {
     }
 
     /// The next one has it from now on, on these terms.
-    #[inline]
+    #[inline(always)]
     fn hop_on(
         &mut self,
         ticket: u64,
@@ -715,6 +703,7 @@ impl Held {
     }
 
     /// When its only guard goes, it may go to the next one.
+    #[inline]
     fn may_stay(&self, strict: bool, now: Instant) -> bool {
         self.guards == 1 && self.is_sure(now) && (!strict || self.hop + 1 < HOPS)
     }
@@ -731,7 +720,7 @@ impl Held {
             return None;
         }
         let reserved = self.reserved.map(|reserved| reserved.until);
-        reserved.into_iter().chain(self.ends).min()
+        earlier(reserved, self.ends)
     }
 
     /// Sees to it that somebody looks at its ending.
@@ -740,15 +729,28 @@ impl Held {
         if let Some(at) = self.ending()
             && self.armed.is_none_or(|armed| at < armed)
         {
-            self.disarm(ticket, endings);
-            endings.insert((at, ticket));
-            self.armed = Some(at);
+            self.arm_at(at, ticket, endings);
         }
+    }
+
+    fn arm_at(&mut self, at: Instant, ticket: u64, endings: &mut BTreeSet<(Instant, u64)>) {
+        self.disarm(ticket, endings);
+        endings.insert((at, ticket));
+        self.armed = Some(at);
     }
 
     fn disarm(&mut self, ticket: u64, endings: &mut BTreeSet<(Instant, u64)>) {
         if let Some(armed) = self.armed.take() {
             endings.remove(&(armed, ticket));
         }
+    }
+}
+
+/// The earlier of the two, as far as there are any.
+#[inline]
+fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        _ => one.or(other),
     }
 }

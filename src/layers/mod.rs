@@ -26,6 +26,7 @@ pub use settings::{OnLost, OnUnavailable};
 use held::Held;
 
 /// What becomes of the inner service's answer.
+#[inline]
 fn answer<Req, Res, E, H, R>(
     result: Result<Res, E>,
     held: Held,

@@ -120,10 +120,12 @@ impl<Req, Res, E: Into<BoxError>> Refuse<Req, Res, E> for AsError {
     type Response = Res;
     type Error = BoxError;
 
+    #[inline]
     fn protocol(_request: &Req) -> Protocol {
         Protocol::Http
     }
 
+    #[inline]
     fn mark(_request: &mut Req, _permit: &Permit) {}
 
     fn pass(response: Res) -> Res {
@@ -143,14 +145,17 @@ impl<A, Res, E: Into<BoxError>> Refuse<http::Request<A>, Res, E> for AsHttpError
     type Response = Res;
     type Error = BoxError;
 
+    #[inline]
     fn protocol(request: &http::Request<A>) -> Protocol {
         <AsError as Refuse<_, Res, E>>::protocol(request)
     }
 
+    #[inline]
     fn mark(request: &mut http::Request<A>, permit: &Permit) {
         request.extensions_mut().insert(permit.handle());
     }
 
+    #[inline]
     fn pass(response: Res) -> Res {
         response
     }
@@ -168,14 +173,17 @@ impl<A, B, E> Refuse<http::Request<A>, http::Response<B>, E> for AsResponse {
     type Response = http::Response<RejectionBody<B>>;
     type Error = E;
 
+    #[inline]
     fn protocol(request: &http::Request<A>) -> Protocol {
         Protocol::of(request.headers())
     }
 
+    #[inline]
     fn mark(request: &mut http::Request<A>, permit: &Permit) {
         request.extensions_mut().insert(permit.handle());
     }
 
+    #[inline]
     fn pass(response: http::Response<B>) -> Self::Response {
         response.map(|body| RejectionBody {
             inner: Inner::Passed { body },

@@ -114,6 +114,7 @@ mod sealed {
 impl<Res: HoldPermit> Hold<Res> for UntilBodyEnd {
     type Response = Res::Held;
 
+    #[inline]
     fn hold(response: Res, permit: ResponsePermit) -> Self::Response {
         response.hold_permit(permit)
     }
@@ -122,6 +123,7 @@ impl<Res: HoldPermit> Hold<Res> for UntilBodyEnd {
 impl<Res> Hold<Res> for AtResponse {
     type Response = Res;
 
+    #[inline]
     fn hold(response: Res, permit: ResponsePermit) -> Self::Response {
         drop(permit);
         response
@@ -163,6 +165,7 @@ impl HoldPermit for reqwest::Response {
 // === impl ResponsePermit ===
 
 impl ResponsePermit {
+    #[inline]
     pub(crate) fn new(held: Held, on_lost: OnLost) -> Self {
         Self { held, on_lost }
     }

@@ -44,6 +44,15 @@ enum Outcome {
     Allowed { since: Instant },
 }
 
+/// How a request that comes now goes in.
+enum Entry {
+    /// `None`: it needs no permit.
+    Admitted(Option<Permit>),
+    Refused(Error),
+    /// It acquires for itself, from this place in the queue if there is one.
+    Waits(Option<Pin<Box<Acquire>>>),
+}
+
 // === impl DistributedConcurrencyLimit ===
 
 impl<S> DistributedConcurrencyLimit<S> {
@@ -113,36 +122,23 @@ where
 
     #[inline]
     fn call(&mut self, mut request: Req) -> Self::Future {
-        let settings = &self.settings;
         let protocol = R::protocol(&request);
-        let fresh =
-            |since| clock::now().saturating_duration_since(since) < settings.reservation_ttl;
-        let reservation = mem::replace(&mut self.reservation, Reservation::None);
-        // `Ok`: on this permit, or without one.
-        let entry = match reservation {
-            Reservation::Ready(Outcome::Permit(permit)) if permit.claim() => Ok(Some(permit)),
-            _ if !settings.enabled => Ok(None),
-            Reservation::Ready(Outcome::Allowed { since }) if fresh(since) => Ok(None),
-            Reservation::Ready(Outcome::Refused { error, since }) if fresh(since) => {
-                return ResponseFuture::refused(error, settings, protocol);
-            }
-            Reservation::Waiting(wait) => Err(Some(wait)),
-            Reservation::None | Reservation::Ready(_) => Err(None),
-        };
-        match entry {
-            Ok(permit) => {
+        match self.reservation.take(&self.settings) {
+            Entry::Admitted(permit) => {
                 if let Some(permit) = &permit {
                     R::mark(&mut request, permit);
                 }
-                ResponseFuture::running(self.inner.call(request), permit, settings, protocol)
+                let future = self.inner.call(request);
+                ResponseFuture::running(future, permit, &self.settings, protocol)
             }
-            Err(wait) => {
+            Entry::Refused(error) => ResponseFuture::refused(error, &self.settings, protocol),
+            Entry::Waits(wait) => {
                 // Nothing usable: the future acquires for itself. The inner service that was made ready goes with it, and
                 // a clone stays here.
                 let clone = self.inner.clone();
                 let inner = mem::replace(&mut self.inner, clone);
                 let semaphore = self.semaphore.clone();
-                ResponseFuture::waiting(inner, request, semaphore, wait, settings, protocol)
+                ResponseFuture::waiting(inner, request, semaphore, wait, &self.settings, protocol)
             }
         }
     }
@@ -194,6 +190,31 @@ impl Reservation {
                 },
                 Self::Ready(_) => return Poll::Ready(()),
             }
+        }
+    }
+
+    /// What is here for a request, if it can be used still. Nothing stays.
+    #[inline]
+    fn take(&mut self, settings: &Settings) -> Entry {
+        // What happens most first. A permit is moved only when it is surely ours.
+        if let Self::Ready(Outcome::Permit(permit)) = self
+            && permit.claim()
+            && let Self::Ready(Outcome::Permit(permit)) = mem::replace(self, Self::None)
+        {
+            return Entry::Admitted(Some(permit));
+        }
+        self.take_other(settings)
+    }
+
+    fn take_other(&mut self, settings: &Settings) -> Entry {
+        let fresh =
+            |since| clock::now().saturating_duration_since(since) < settings.reservation_ttl;
+        match mem::replace(self, Self::None) {
+            _ if !settings.enabled => Entry::Admitted(None),
+            Self::Ready(Outcome::Allowed { since }) if fresh(since) => Entry::Admitted(None),
+            Self::Ready(Outcome::Refused { error, since }) if fresh(since) => Entry::Refused(error),
+            Self::Waiting(wait) => Entry::Waits(Some(wait)),
+            Self::None | Self::Ready(_) => Entry::Waits(None),
         }
     }
 }
