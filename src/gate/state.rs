@@ -26,6 +26,8 @@ const MOST_HOPS: u64 = 4;
 const MOST_HOPPING: Duration = Duration::from_millis(200);
 /// The place of a waiter who went in on another's ticket is given up with whatever is said until then.
 const UNHURRIED: Duration = Duration::from_millis(50);
+/// Behind a queue a newcomer is not named before others may have come, or a permit that he gets from hand to hand.
+const TOGETHER: Duration = Duration::from_millis(2);
 
 /// How permits go from one caller of this process to the next without the backend.
 #[derive(Clone, Copy, Debug)]
@@ -54,6 +56,10 @@ pub(crate) struct State<C> {
     shortcuts: Shortcuts,
     /// By the last answer nobody waits elsewhere. It counts until then.
     alone_until: Option<Instant>,
+    /// By the last answer nothing is free, and somebody waits for it. It counts until then.
+    full_until: Option<Instant>,
+    /// Newcomers are not named before then.
+    ask_at: Instant,
     /// By the last answer nobody waits anywhere, and half the limit is free.
     roomy: bool,
     /// How many permits were in use by the last answer, if the limit has not changed since.
@@ -171,6 +177,8 @@ impl<C: HasTerms> State<C> {
             lease,
             shortcuts,
             alone_until: None,
+            full_until: None,
+            ask_at: now,
             roomy: false,
             in_use: None,
             lingers_until: None,
@@ -211,6 +219,10 @@ impl<C: HasTerms> State<C> {
     pub(crate) fn join(&mut self, ticket: u64, now: Instant, caller: C) {
         if self.waiters.is_empty() {
             self.repeat_at = now + self.lease / 3;
+        }
+        if !self.waiters.has_to_ask() {
+            let full = self.shortcuts.hand_off && self.full_until.is_some_and(|until| now < until);
+            self.ask_at = if full { now + TOGETHER } else { now };
         }
         self.waiters.join(ticket, now, caller);
     }
@@ -436,7 +448,16 @@ impl<C: HasTerms> State<C> {
             || self.tickets.renewal_overdue(now)
             || self.tickets.has_to_leave(now)
             || !self.tries_to_ask.is_empty()
-            || (self.waiters.has_to_ask() && !self.turns_are_ours(now))
+            || self.next_ask(now).is_some_and(|at| at <= now)
+    }
+
+    /// When those who wait are to be named, if any are.
+    fn next_ask(&self, now: Instant) -> Option<Instant> {
+        if !self.waiters.has_to_ask() {
+            return None;
+        }
+        let ours_until = self.alone_until.filter(|_| self.turns_are_ours(now));
+        Some(self.ask_at.max(ours_until.unwrap_or(self.ask_at)))
     }
 
     /// Every permit is here and nobody waits elsewhere: who comes now gets the next one from hand to hand. To ask for it
@@ -505,9 +526,7 @@ impl<C: HasTerms> State<C> {
         let times = [
             self.tickets.next_due(now),
             self.linger_ends(),
-            (self.waiters.has_to_ask())
-                .then_some(self.alone_until)
-                .flatten(),
+            self.next_ask(now),
             waiting.then_some(self.repeat_at),
             waiting.then_some(self.look_at).flatten(),
             self.long_wait_at(),
@@ -574,6 +593,8 @@ impl<C: HasTerms> State<C> {
         let ours = self.waiters.queued() + self.tickets.queued();
         let alone = self.shortcuts.sees_others && outcome.waiting <= ours as u64;
         self.alone_until = alone.then(|| now + FRESH);
+        let full = outcome.in_use >= u64::from(self.limit) && outcome.waiting > 0;
+        self.full_until = full.then(|| now + FRESH);
         self.roomy = outcome.waiting == 0 && outcome.in_use * 2 <= u64::from(self.limit);
         self.in_use = Some(outcome.in_use);
         if outcome.waiting > 0 {
