@@ -243,6 +243,44 @@ fn alone_with_every_permit_nobody_asks_for_what_comes_from_hand_to_hand() {
 }
 
 #[test]
+fn behind_a_queue_newcomers_are_named_together() {
+    let mut line = Line::new(1, false, ALL);
+    line.come(1);
+    // Others hold and wait.
+    line.talk(0, 1, 3);
+    line.come(1);
+    line.pass(MILLI);
+    line.come(1);
+    let Step::Wait(until) = line.state.next_step(line.now, true).0 else {
+        panic!("that can wait");
+    };
+    assert_eq!(until, line.now + MILLI, "two from the first of them");
+    line.pass(MILLI);
+    let Step::Say(batch) = line.state.next_step(line.now, true).0 else {
+        panic!("there is something to say");
+    };
+    assert_eq!(batch.enter.len(), 2);
+    // Whatever else is said takes them along; and at once where the answer is old, nobody waits, or order is strict.
+    let at_once = |limit, shortcuts, elsewhere, passes| {
+        let mut line = Line::new(limit, false, shortcuts);
+        line.come(1);
+        line.talk(1, 1, elsewhere);
+        line.pass(passes);
+        line.come(1);
+        matches!(line.state.next_step(line.now, true).0, Step::Say(_))
+    };
+    assert!(!at_once(1, ALL, 3, MILLI * 9));
+    assert!(at_once(1, ALL, 3, FRESH));
+    assert!(at_once(2, ALL, 3, MILLI));
+    assert!(at_once(2, ALL, 0, MILLI));
+    let strict = Shortcuts {
+        hand_off: false,
+        ..ALL
+    };
+    assert!(at_once(1, strict, 3, MILLI));
+}
+
+#[test]
 fn a_permit_in_doubt_is_handed_to_nobody() {
     let mut line = Line::new(1, false, ALL);
     let hold = line.first();

@@ -1,6 +1,7 @@
 //! What is particular to Redis. The rules that hold for every backend are in `tests/conformance`.
 
 mod builder;
+mod bundle;
 mod clock;
 #[cfg(feature = "redis-cluster")]
 mod cluster;

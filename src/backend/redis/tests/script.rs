@@ -555,7 +555,7 @@ async fn a_pair_beside_others_touches_little() {
 }
 
 /// How often the server was told so.
-fn calls(stats: &str, command: &str) -> u64 {
+pub(super) fn calls(stats: &str, command: &str) -> u64 {
     let line = format!("cmdstat_{command}:calls=");
     let line = stats.lines().find_map(|stat| stat.strip_prefix(&line));
     line.map_or(0, |stat| stat.split(',').next().unwrap().parse().unwrap())
