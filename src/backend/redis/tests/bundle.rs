@@ -89,7 +89,7 @@ async fn an_error_about_one_name_is_no_error_about_others() {
 /// Calls that are given up do not hold up those that ride with them, and two in a row make the connection anew.
 #[tokio::test]
 async fn a_server_that_stands_still_is_given_up_by_all() {
-    let mut server = RedisServer::start();
+    let server = RedisServer::start();
     let a = Peer::new(&server.url()).lease(Duration::from_secs(1));
     a.enter(&[1]).await;
     server.pause();
