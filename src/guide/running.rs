@@ -6,7 +6,7 @@
 //! * **Prefix**: one for each application and environment. Two applications with one prefix share every queue whose
 //!   name they both use.
 //! * **Memory**: set `maxmemory-policy noeviction`. With any other a full server may throw permits away. What we keep
-//!   is small: for each name in use three keys, with 100 to 200 bytes for each permit, waiter and process; an idle name
+//!   is small: for each name in use one key to three, with 100 to 200 bytes for each permit, waiter and process; an idle name
 //!   leaves nothing one lease later, after a crash an hour later.
 //! * **Replicas and failover**: [`Redis::sentinel`](crate::Redis::sentinel) and [`Redis::cluster`](crate::Redis::cluster)
 //!   follow a failover, and [their page](super::redis#with-sentinel) says what to set on the servers; with `Redis::new` let
