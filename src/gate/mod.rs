@@ -6,6 +6,7 @@
 mod acquire;
 mod health;
 mod line;
+mod pulse;
 mod pump;
 mod state;
 mod tickets;
@@ -30,6 +31,7 @@ use crate::error::{Error, ErrorKind};
 use crate::name::{Kind, Node, Queue};
 use crate::permit::Permit;
 use health::Health;
+use pulse::Pulse;
 use pump::PumpSlot;
 use state::{HasTerms, News, Shortcuts, State};
 use std::collections::HashMap;
@@ -56,6 +58,7 @@ pub(crate) struct Gates {
     lease: Duration,
     shortcuts: Shortcuts,
     call_timeout: Duration,
+    pulse: Arc<Pulse>,
     /// Numbers for batches and tickets. Never the same twice, so a late call is known by its lower number.
     numbers: AtomicU64,
     health: Health,
@@ -143,12 +146,14 @@ impl Gates {
                 linger: if strict_fifo { Duration::ZERO } else { linger },
                 sees_others: session.promises().fifo,
             };
+            let call_timeout = call_time(lease).min(outage_after / 2);
             Self {
                 session,
                 node,
                 lease,
                 shortcuts,
-                call_timeout: call_time(lease).min(outage_after / 2),
+                call_timeout,
+                pulse: Pulse::new(call_timeout / 2),
                 numbers: AtomicU64::new(1),
                 health: Health::new(outage_after),
                 closing: AtomicBool::new(false),

@@ -255,6 +255,7 @@ impl Pump {
     async fn say(&self, call: Call) {
         let gates = &self.gate.gates;
         let sent = now();
+        gates.pulse.keep_up();
         let exchange = timeout(gates.call_timeout, gates.session.exchange(call));
         tokio::pin!(exchange);
         let answer = tokio::select! {
