@@ -579,6 +579,35 @@ async fn nobody_passes_a_queue_whose_meta_was_lost() {
     assert_eq!(line.last(), Some(&c.node.ticket(1)), "{line:?}");
 }
 
+/// A lone permit that cannot become one of several leaves nothing behind.
+#[tokio::test]
+async fn something_else_beside_a_lone_permit_makes_no_permit_of_nobody() {
+    for key in &keys()[..3] {
+        let server = RedisServer::start();
+        let (a, b) = (Peer::new(&server.url()), Peer::new(&server.url()));
+        a.enter(&[1]).await;
+        server.command(&["SET", key, "mine"]);
+        let error = b.try_to_enter(&[2, 3]).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Incompatible, "{key}: {error}");
+        assert_eq!(server.command(&["GET", key]).text(), "mine");
+        server.command(&["DEL", key]);
+        assert_eq!(a.leave(&[1]).await.left, vec![true], "{key}");
+        assert_eq!(server.command(&["ZCARD", keys()[0]]).int(), 0, "{key}");
+        assert_eq!(plain(&b.enter(&[2]).await.entered), HELD, "{key}");
+    }
+}
+
+#[tokio::test]
+async fn a_permit_whose_meta_was_lost_is_left_as_one() {
+    let server = RedisServer::start();
+    let (a, b) = (Peer::new(&server.url()), Peer::new(&server.url()));
+    a.enter(&[1]).await;
+    b.keep(&[]).await;
+    server.command(&["DEL", keys()[2]]);
+    assert_eq!(server.command(&["ZCARD", keys()[0]]).int(), 1);
+    assert_eq!(a.leave(&[1]).await.left, vec![true]);
+}
+
 #[tokio::test]
 async fn a_lone_permit_is_seen_and_evicted() {
     let server = RedisServer::start();
