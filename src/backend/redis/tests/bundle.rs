@@ -245,3 +245,23 @@ fn a_runtime_that_ends_or_stands_still_holds_up_nobody_elsewhere() {
         drop(alone);
     }
 }
+
+/// As for one call: an idle connection often shows only now that it has ended.
+#[tokio::test]
+async fn an_idle_connection_that_has_ended_goes_unnoticed_by_all() {
+    let server = RedisServer::start();
+    let a = Peer::new(&server.url());
+    a.enter(&[1]).await;
+    let kill = ["CLIENT", "KILL", "TYPE", "normal"];
+    let subscribed = ["CLIENT", "KILL", "TYPE", "pubsub"];
+    for kill in [kill, subscribed] {
+        server.command(&kill);
+    }
+    // Nothing of ours has run since: nobody here knows yet.
+    for (number, outcome) in say_all(&a, enters).await.into_iter().enumerate() {
+        match outcome {
+            Ok(outcome) => assert_eq!(plain(&outcome.entered), HELD, "{number}"),
+            Err(error) => panic!("{number}: {error}"),
+        }
+    }
+}
