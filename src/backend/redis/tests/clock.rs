@@ -553,3 +553,21 @@ fn one_key_answers_as_three_do() {
     }
     assert!(alone > 300 && after > 1_000, "{alone}, {after}");
 }
+
+/// Else its late call about what it has left would make a permit of nobody.
+#[test]
+fn a_short_lease_does_not_shorten_how_long_others_are_known() {
+    for keys in [wire::KEYS, &wire::KEYS[..3]] {
+        let mut stage = Stage::new();
+        let (mut a, mut b) = (Actor::new(10_000, 1), Actor::new(1_000, 1));
+        let left = a.call(&[1], &[], &[]);
+        stage.exchange_under("p", keys, &a, &left);
+        let word = b.call(&[], &[], &[]);
+        stage.exchange_under("p", keys, &b, &word);
+        let known: i64 = redis::cmd("PTTL")
+            .arg("p:limit:{q}:meta")
+            .query(&mut stage.redis)
+            .unwrap();
+        assert!(known > 9_000, "{} keys: {known} ms", keys.len());
+    }
+}
