@@ -265,3 +265,41 @@ async fn an_idle_connection_that_has_ended_goes_unnoticed_by_all() {
         }
     }
 }
+
+/// What was carried out is answered, though another name of the bundle needs a right that is missing.
+#[tokio::test]
+async fn a_missing_right_hits_only_those_who_need_it() {
+    let server = RedisServer::start();
+    let rights = format!("ACL SETUSER u reset on >secret ~shop:* &shop:* {RIGHTS}");
+    server.command(&rights.split(' ').collect::<Vec<_>>());
+    let (a, b) = (
+        Peer::new(&server.url_of("u", "secret")),
+        Peer::new(&server.url()),
+    );
+    for number in 0..2 {
+        for peer in [&a, &b] {
+            let queue = name(number);
+            let call = enters(Call {
+                queue,
+                ..peer.call()
+            });
+            peer.say(call).await.unwrap();
+        }
+    }
+    server.command(&["ACL", "SETUSER", "u", "-set"]);
+    let calls = (0..3).map(|number| {
+        let call = Call {
+            queue: name(number),
+            ..a.call()
+        };
+        let leave = vec![1];
+        a.say(match number {
+            2 => enters(call),
+            _ => Call { leave, ..call },
+        })
+    });
+    let [alone, shared, lone] = <[_; 3]>::try_from(join_all(calls).await).unwrap();
+    assert_eq!(lone.unwrap_err().kind(), ErrorKind::Denied);
+    assert_eq!(alone.unwrap().left, vec![true]);
+    assert_eq!(shared.unwrap().left, vec![true]);
+}
