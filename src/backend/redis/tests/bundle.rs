@@ -111,3 +111,195 @@ async fn a_server_that_stands_still_is_given_up_by_all() {
         assert_eq!(plain(&outcome.entered), HELD);
     }
 }
+
+/// Whatever else is said in the same breath: stale, long, wrong.
+#[tokio::test]
+async fn each_is_answered_for_itself() {
+    let server = RedisServer::start();
+    let (a, b) = (Peer::new(&server.url()), Peer::new(&server.url()));
+    let stale: Vec<Call> = (0..NAMES).map(|_| a.call()).collect();
+    for outcome in say_all(&a, enters).await {
+        assert_eq!(plain(&outcome.unwrap().entered), HELD);
+    }
+    // Half of the names are nobody's own any more.
+    for number in (0..NAMES).step_by(2) {
+        let queue = name(number);
+        let call = enters(Call { queue, ..b.call() });
+        assert_eq!(b.say(call).await.unwrap().entered, WAITING);
+    }
+    let calls = stale.into_iter().zip(0..).map(|(stale, number)| {
+        let queue = name(number);
+        let call = a.call();
+        let call = match number % 6 {
+            0 | 1 => Call { queue, ..stale },
+            2 | 3 => Call {
+                queue,
+                leave: vec![5, 6],
+                keep: vec![1],
+                ..call
+            },
+            _ => Call {
+                queue,
+                leave: vec![1, 5],
+                enter: vec![2],
+                ..call
+            },
+        };
+        a.session.exchange(call)
+    });
+    for (number, reply) in join_all(calls).await.into_iter().enumerate() {
+        let outcome = match reply.unwrap() {
+            Reply::Stale => {
+                assert!(number % 6 < 2, "{number}");
+                continue;
+            }
+            Reply::Done(outcome) => outcome,
+        };
+        let said = (outcome.left, plain(&outcome.kept), plain(&outcome.entered));
+        let expected = match number % 6 {
+            2 | 3 => (vec![false; 2], HELD.to_vec(), vec![]),
+            4 => (vec![true, false], vec![], WAITING.to_vec()),
+            5 => (vec![true, false], vec![], HELD.to_vec()),
+            _ => panic!("{number} was not stale: {said:?}"),
+        };
+        assert_eq!(said, expected, "{number}");
+    }
+}
+
+/// Two calls about one name, the first of them given up before it went: the second one counts.
+#[tokio::test]
+async fn who_gives_up_takes_nobody_along() {
+    let server = RedisServer::start();
+    let a = Peer::new(&server.url());
+    a.enter(&[1]).await;
+    let call = |number, enter: &[u64], leave: &[u64]| Call {
+        queue: name(number),
+        enter: enter.to_vec(),
+        leave: leave.to_vec(),
+        ..a.call()
+    };
+    for _ in 0..20 {
+        let mut alone = a.session.exchange(call(0, &[], &[]));
+        let mut first = a.session.exchange(call(1, &[1], &[]));
+        let mut second = a.session.exchange(call(2, &[1], &[]));
+        for given_up in [&mut alone, &mut first, &mut second] {
+            assert!(futures_util::poll!(given_up).is_pending());
+        }
+        drop(first);
+        let last = a.session.exchange(call(1, &[], &[1]));
+        drop(alone);
+        let (last, second) = tokio::join!(last, second);
+        let Ok(Reply::Done(last)) = last else {
+            panic!("{last:?}");
+        };
+        assert_eq!(last.in_use, 0);
+        assert!(second.is_ok(), "{second:?}");
+        // Nor does it come after that.
+        let after = a.say(call(1, &[], &[])).await.unwrap();
+        assert_eq!(after.in_use, 0);
+    }
+}
+
+/// Those who were to go from there hear of its end, and those elsewhere do not wait for it.
+#[test]
+fn a_runtime_that_ends_or_stands_still_holds_up_nobody_elsewhere() {
+    let server = RedisServer::start();
+    let here = tokio::runtime::Runtime::new().unwrap();
+    let a = Peer::new(&server.url());
+    here.block_on(a.enter(&[1]));
+    let call = |number| {
+        let queue = name(number);
+        enters(Call { queue, ..a.call() })
+    };
+    for ends in [false, true] {
+        let mut there = tokio::runtime::Builder::new_current_thread();
+        let there = there.enable_all().build().unwrap();
+        let (mut alone, mut rider) = (a.session.exchange(call(1)), a.session.exchange(call(2)));
+        server.pause();
+        there.block_on(async {
+            assert!(futures_util::poll!(&mut alone).is_pending());
+            assert!(futures_util::poll!(&mut rider).is_pending());
+        });
+        server.resume();
+        let still = if ends {
+            drop(there);
+            let error = here.block_on(rider).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+            None
+        } else {
+            Some((there, rider))
+        };
+        for _ in 0..2 {
+            let start = Instant::now();
+            let outcomes = here.block_on(say_all(&a, enters));
+            assert!(start.elapsed() < Duration::from_secs(1));
+            for outcome in outcomes {
+                assert_eq!(plain(&outcome.unwrap().entered), HELD);
+            }
+        }
+        // What it says in the end is late.
+        if let Some((there, rider)) = still {
+            let reply = there.block_on(async { timeout(Duration::from_secs(5), rider).await });
+            assert_eq!(reply.unwrap().unwrap(), Reply::Stale);
+        }
+        drop(alone);
+    }
+}
+
+/// As for one call: an idle connection often shows only now that it has ended.
+#[tokio::test]
+async fn an_idle_connection_that_has_ended_goes_unnoticed_by_all() {
+    let server = RedisServer::start();
+    let a = Peer::new(&server.url());
+    a.enter(&[1]).await;
+    let kill = ["CLIENT", "KILL", "TYPE", "normal"];
+    let subscribed = ["CLIENT", "KILL", "TYPE", "pubsub"];
+    for kill in [kill, subscribed] {
+        server.command(&kill);
+    }
+    // Nothing of ours has run since: nobody here knows yet.
+    for (number, outcome) in say_all(&a, enters).await.into_iter().enumerate() {
+        match outcome {
+            Ok(outcome) => assert_eq!(plain(&outcome.entered), HELD, "{number}"),
+            Err(error) => panic!("{number}: {error}"),
+        }
+    }
+}
+
+/// What was carried out is answered, though another name of the bundle needs a right that is missing.
+#[tokio::test]
+async fn a_missing_right_hits_only_those_who_need_it() {
+    let server = RedisServer::start();
+    let rights = format!("ACL SETUSER u reset on >secret ~shop:* &shop:* {RIGHTS}");
+    server.command(&rights.split(' ').collect::<Vec<_>>());
+    let (a, b) = (
+        Peer::new(&server.url_of("u", "secret")),
+        Peer::new(&server.url()),
+    );
+    for number in 0..2 {
+        for peer in [&a, &b] {
+            let queue = name(number);
+            let call = enters(Call {
+                queue,
+                ..peer.call()
+            });
+            peer.say(call).await.unwrap();
+        }
+    }
+    server.command(&["ACL", "SETUSER", "u", "-set"]);
+    let calls = (0..3).map(|number| {
+        let call = Call {
+            queue: name(number),
+            ..a.call()
+        };
+        let leave = vec![1];
+        a.say(match number {
+            2 => enters(call),
+            _ => Call { leave, ..call },
+        })
+    });
+    let [alone, shared, lone] = <[_; 3]>::try_from(join_all(calls).await).unwrap();
+    assert_eq!(lone.unwrap_err().kind(), ErrorKind::Denied);
+    assert_eq!(alone.unwrap().left, vec![true]);
+    assert_eq!(shared.unwrap().left, vec![true]);
+}

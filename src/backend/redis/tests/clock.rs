@@ -54,6 +54,10 @@ impl Stage {
     }
 
     fn exchange(&mut self, actor: &Actor, call: &Call) -> Reply {
+        self.exchange_under("p", wire::KEYS, actor, call)
+    }
+
+    fn exchange_under(&mut self, prefix: &str, keys: &[&str], actor: &Actor, call: &Call) -> Reply {
         let (seconds, micros) = (self.time / 1000, self.time % 1000 * 1000);
         let () = redis::cmd("HSET")
             .arg("clock")
@@ -66,7 +70,7 @@ impl Stage {
         let mut command: Cmd = redis::cmd("EVALSHA");
         command.arg(&self.hash);
         let calls = std::slice::from_ref(call);
-        wire::add_calls(&mut command, "p", wire::KEYS, &actor.node, calls);
+        wire::add_calls(&mut command, prefix, keys, &actor.node, calls);
         let value: Value = command.query(&mut self.redis).unwrap();
         wire::answer(&value, wire::counts(call)).unwrap().reply
     }
@@ -77,6 +81,14 @@ impl Stage {
             .arg("p:limit:{q}")
             .arg(0)
             .arg(-1)
+            .query(&mut self.redis)
+            .unwrap()
+    }
+
+    fn is_lone(&mut self) -> bool {
+        let key = "p:limit:{q}:lone";
+        redis::cmd("EXISTS")
+            .arg(key)
             .query(&mut self.redis)
             .unwrap()
     }
@@ -405,4 +417,157 @@ fn whoever_lives_keeps_what_it_has() {
         "{grants} grants in {now} ms, {longest} ms without"
     );
     assert!(stage.nodes_in_meta() <= 12, "{}", stage.nodes_in_meta());
+}
+
+#[test]
+fn whoever_was_alone_keeps_what_it_has() {
+    for step in [-3_600_000, 3_600_000, 5_100, 30_000, -20] {
+        let mut stage = Stage::new();
+        let (mut a, mut b) = (Actor::new(10_000, 1), Actor::new(10_000, 1));
+        stage.say(&mut a, &[], &[], &[1]);
+        // Also when it steps or stands still while nobody else is there,
+        stage.time += step;
+        assert!(holds(&stage.say(&mut a, &[], &[1], &[]).kept), "{step}");
+        stage.time += 2_000;
+        assert!(holds(&stage.say(&mut a, &[], &[1], &[]).kept), "{step}");
+        assert!(stage.is_lone());
+        // and when somebody else is the first to speak after that.
+        stage.time += step;
+        for _ in 0..12 {
+            let waits = stage.say(&mut b, &[], &[], &[1]);
+            assert!(!holds(&waits.entered), "{step}: {waits:?}");
+            assert!(!stage.is_lone());
+            stage.time += 1_600;
+            assert!(holds(&stage.say(&mut a, &[], &[1], &[]).kept), "{step}");
+            stage.time += 1_600;
+        }
+        assert_eq!(stage.permits(), vec![a.node.ticket(1)], "{step}");
+    }
+}
+
+#[test]
+fn a_dead_one_that_was_alone_goes_one_lease_after_its_last_word() {
+    for (lease, step) in [(10_000, 0), (10_000, -3_600_000), (3_000, 0)] {
+        let mut stage = Stage::new();
+        let (mut dead, mut b) = (Actor::new(lease, 1), Actor::new(6_000, 1));
+        stage.say(&mut dead, &[], &[], &[1]);
+        stage.time += lease / 3;
+        stage.say(&mut dead, &[], &[1], &[]);
+        stage.time += step;
+        let mut left = lease;
+        while left > 0 {
+            let said = format!("lease {lease}, step {step}, {left} ms left");
+            assert!(!holds(&stage.say(&mut b, &[], &[], &[1]).entered), "{said}");
+            stage.time += left.min(500);
+            left -= left.min(500);
+        }
+        assert!(holds(&stage.say(&mut b, &[], &[], &[1]).entered), "{lease}");
+        assert_eq!(stage.permits(), vec![b.node.ticket(1)]);
+    }
+}
+
+#[test]
+fn what_was_said_alone_is_known_to_all() {
+    let mut stage = Stage::new();
+    let (mut a, mut b) = (Actor::new(10_000, 1), Actor::new(10_000, 1));
+    let late = a.call(&[], &[], &[7]);
+    let [State::Held { token: first }] = stage.say(&mut a, &[], &[], &[1]).entered[..] else {
+        panic!("it was alone");
+    };
+    let again = a.call(&[1], &[], &[2]);
+    let Reply::Done(answer) = stage.exchange(&a, &again) else {
+        panic!("stale");
+    };
+    assert_eq!(stage.exchange(&a, &late), Reply::Stale);
+    let Reply::Done(same) = stage.exchange(&a, &again) else {
+        panic!("stale");
+    };
+    assert_eq!((answer.left, same.left), (vec![true], vec![false]));
+    assert_eq!(answer.entered, same.entered);
+    assert!(stage.is_lone());
+
+    // By a clock that stands behind what it was.
+    stage.time -= 3_600_000;
+    assert!(!holds(&stage.say(&mut b, &[], &[], &[1]).entered));
+    assert_eq!(stage.exchange(&a, &late), Reply::Stale);
+    let Reply::Done(same) = stage.exchange(&a, &again) else {
+        panic!("stale");
+    };
+    assert_eq!((same.in_use, same.waiting), (1, 1));
+    assert_eq!(answer.entered, same.entered);
+    let [State::Held { token: second }] = same.entered[..] else {
+        panic!("{same:?}");
+    };
+    assert_eq!(stage.say(&mut a, &[2], &[], &[]).in_use, 1);
+    let [State::Held { token: third }] = stage.say(&mut b, &[], &[1], &[]).kept[..] else {
+        panic!("it was granted");
+    };
+    assert!(first < second && second < third, "{first} {second} {third}");
+}
+
+/// What one node says alone, and others after it, is answered as it is where there is no key for it.
+#[test]
+fn one_key_answers_as_three_do() {
+    let mut stage = Stage::new();
+    let (mut alone, mut after) = (0, 0);
+    for round in 0..200 {
+        let () = redis::cmd("FLUSHALL").query(&mut stage.redis).unwrap();
+        let mut actors: Vec<Actor> = (0..3).map(|_| Actor::new(10_000, 1)).collect();
+        let mut said: Vec<(usize, Call)> = Vec::new();
+        let mut others = 0;
+        let most_alone = rand::random_range(1..20);
+        while others < 8 {
+            let gone_on = said.len() > most_alone || (!said.is_empty() && !stage.is_lone());
+            let who = if gone_on { rand::random_range(0..3) } else { 0 };
+            others += usize::from(gone_on);
+            stage.time += rand::random_range(0..if gone_on { 200 } else { 2_000 });
+            let pick = |odds: u32| -> Vec<u64> {
+                let picked = |_: &u64| rand::random_ratio(odds, 10);
+                (1..=2).filter(picked).collect()
+            };
+            let actor = &mut actors[who];
+            actor.limit = rand::random_range(1..4);
+            let mut call = actor.call(&pick(5), &pick(1), &pick(3));
+            call.try_enter = call
+                .enter
+                .split_off(rand::random_range(0..=call.enter.len()));
+            // Now and then one comes late, or once more.
+            let recent = &said[said.len().saturating_sub(3)..];
+            if let Some((_, earlier)) = recent.iter().find(|(other, _)| *other == who)
+                && rand::random_ratio(1, 5)
+            {
+                call = earlier.clone();
+            }
+            said.push((who, call.clone()));
+            let actor = &actors[who];
+            let one = stage.exchange(actor, &call);
+            let three = stage.exchange_under("three", &wire::KEYS[..3], actor, &call);
+            assert_eq!(one, three, "round {round}: {said:#?}");
+            let count = if stage.is_lone() {
+                &mut alone
+            } else {
+                &mut after
+            };
+            *count += 1;
+        }
+    }
+    assert!(alone > 300 && after > 1_000, "{alone}, {after}");
+}
+
+/// Else its late call about what it has left would make a permit of nobody.
+#[test]
+fn a_short_lease_does_not_shorten_how_long_others_are_known() {
+    for keys in [wire::KEYS, &wire::KEYS[..3]] {
+        let mut stage = Stage::new();
+        let (mut a, mut b) = (Actor::new(10_000, 1), Actor::new(1_000, 1));
+        let left = a.call(&[1], &[], &[]);
+        stage.exchange_under("p", keys, &a, &left);
+        let word = b.call(&[], &[], &[]);
+        stage.exchange_under("p", keys, &b, &word);
+        let known: i64 = redis::cmd("PTTL")
+            .arg("p:limit:{q}:meta")
+            .query(&mut stage.redis)
+            .unwrap();
+        assert!(known > 9_000, "{} keys: {known} ms", keys.len());
+    }
 }

@@ -312,3 +312,16 @@ async fn a_part_that_is_gone_keeps_nobody_waiting() {
     let back = async { while gone.acquire().await.is_err() {} };
     timeout(Duration::from_secs(10), back).await.unwrap();
 }
+
+/// As while a fleet goes over from the one to the other, where a cluster has one node or a proxy shows it as one server.
+#[tokio::test]
+async fn who_takes_a_node_for_a_server_shares_its_permits() {
+    let cluster = RedisCluster::start(1, false);
+    let one = Peer::new(&cluster.nodes[0].url());
+    let other = Peer::of(redis(&cluster));
+    assert_eq!(plain(&one.enter(&[1]).await.entered), HELD);
+    assert_eq!(other.enter(&[1]).await.entered, WAITING);
+    one.leave(&[1]).await;
+    assert_eq!(plain(&other.enter(&[1]).await.entered), HELD);
+    assert_eq!(one.enter(&[2]).await.entered, WAITING);
+}

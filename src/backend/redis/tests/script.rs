@@ -578,3 +578,91 @@ async fn nobody_passes_a_queue_whose_meta_was_lost() {
     let line = server.command(&["ZRANGE", queue, "0", "-1"]).list();
     assert_eq!(line.last(), Some(&c.node.ticket(1)), "{line:?}");
 }
+
+/// A lone permit that cannot become one of several leaves nothing behind.
+#[tokio::test]
+async fn something_else_beside_a_lone_permit_makes_no_permit_of_nobody() {
+    for key in &keys()[..3] {
+        let server = RedisServer::start();
+        let (a, b) = (Peer::new(&server.url()), Peer::new(&server.url()));
+        a.enter(&[1]).await;
+        server.command(&["SET", key, "mine"]);
+        let error = b.try_to_enter(&[2, 3]).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Incompatible, "{key}: {error}");
+        assert_eq!(server.command(&["GET", key]).text(), "mine");
+        server.command(&["DEL", key]);
+        assert_eq!(a.leave(&[1]).await.left, vec![true], "{key}");
+        assert_eq!(server.command(&["ZCARD", keys()[0]]).int(), 0, "{key}");
+        assert_eq!(plain(&b.enter(&[2]).await.entered), HELD, "{key}");
+    }
+}
+
+#[tokio::test]
+async fn a_permit_whose_meta_was_lost_is_left_as_one() {
+    let server = RedisServer::start();
+    let (a, b) = (Peer::new(&server.url()), Peer::new(&server.url()));
+    a.enter(&[1]).await;
+    b.keep(&[]).await;
+    server.command(&["DEL", keys()[2]]);
+    assert_eq!(server.command(&["ZCARD", keys()[0]]).int(), 1);
+    assert_eq!(a.leave(&[1]).await.left, vec![true]);
+}
+
+#[tokio::test]
+async fn a_lone_permit_is_seen_and_evicted() {
+    let server = RedisServer::start();
+    let (a, b) = (Peer::new(&server.url()), Peer::new(&server.url()));
+    a.enter(&[1]).await;
+    let seen = b.session.inspect(queue()).await.unwrap();
+    assert_eq!((seen.in_use, seen.waiting, seen.waiters.len()), (1, 0, 0));
+    assert_eq!(seen.holders[0].ticket, a.node.ticket(1));
+    assert!(seen.holders[0].lease_left > LEASE / 2 && seen.holders[0].lease_left <= LEASE);
+    assert!(!b.session.evict(queue(), a.node.ticket(2)).await.unwrap());
+    assert_eq!(plain(&a.keep(&[1]).await.kept), HELD);
+    server.command(&["FLUSHALL"]);
+    a.enter(&[2]).await;
+    assert!(b.session.evict(queue(), a.node.ticket(2)).await.unwrap());
+    assert!(!b.session.evict(queue(), a.node.ticket(2)).await.unwrap());
+    assert_eq!(a.keep(&[2]).await.kept, vec![State::Gone]);
+    // Nobody is left of one who has gone.
+    server.command(&["FLUSHALL"]);
+    a.enter(&[3]).await;
+    a.leave(&[3]).await;
+    let seen = b.session.inspect(queue()).await.unwrap();
+    assert_eq!(seen, Inspection::default());
+    assert_eq!(server.command(&["EXISTS", keys()[3]]).int(), 1);
+}
+
+#[tokio::test]
+async fn full_memory_lets_a_lone_permit_be_kept_left_and_shared() {
+    let server = RedisServer::start();
+    let (a, mut b) = (Peer::new(&server.url()), Peer::new(&server.url()));
+    a.enter(&[1]).await;
+    server.command(&["CONFIG", "SET", "maxmemory", "1"]);
+    assert!(server.command(&["SET", "x", "y"]).text().starts_with("OOM"));
+    let lone = || server.command(&["EXISTS", keys()[3]]).int() == 1;
+    assert_eq!(plain(&a.keep(&[1]).await.kept), HELD);
+    let both = a
+        .say(Call {
+            leave: vec![1],
+            enter: vec![2],
+            ..a.call()
+        })
+        .await
+        .unwrap();
+    assert_eq!(
+        (both.left, plain(&both.entered)),
+        (vec![true], HELD.to_vec())
+    );
+    assert_eq!(a.leave(&[2]).await.left, vec![true]);
+    assert_eq!(plain(&a.enter(&[3]).await.entered), HELD);
+    assert!(lone());
+    assert_eq!(b.enter(&[1]).await.entered, WAITING);
+    assert!(!lone());
+    assert_eq!(a.leave(&[3]).await.left, vec![true]);
+    assert_eq!(b.granted().await.ticket, 1);
+    // From nothing.
+    server.command(&["FLUSHALL"]);
+    assert_eq!(plain(&a.enter(&[4]).await.entered), HELD);
+    assert!(lone() && server.command(&["PTTL", keys()[3]]).int() > 3_600_000);
+}
