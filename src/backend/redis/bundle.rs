@@ -70,12 +70,7 @@ impl Bundles {
             Err(call) => [call],
         };
         match self.send(&call).await {
-            // An idle connection often shows only now that it has ended. Said twice is as good as once: the number is the
-            // same. Except for a ticket that leaves: whether it held is answered once only, and the gate has to know of
-            // the first time.
-            Ok(Err(error)) if error.is_connection_dropped() && call[0].leave.is_empty() => {
-                self.send(&call).await
-            }
+            Ok(Err(error)) if may_say_again(&error, &call[0]) => self.send(&call).await,
             said => said,
         }
     }
@@ -111,14 +106,9 @@ impl Bundles {
     /// One script. It answers what the server says of the call, or a list if there are several.
     async fn send(&self, calls: &[Call]) -> Said {
         let _under_way = UnderWay::new(&self.under_way);
+        let keys = self.servers.keys().await?;
         let args = |command: &mut Cmd| {
-            wire::add_calls(
-                command,
-                &self.prefix,
-                self.servers.keys(),
-                &self.node,
-                calls,
-            );
+            wire::add_calls(command, &self.prefix, keys, &self.node, calls);
         };
         let spot = Spot::of_call(&calls[0]);
         self.servers.run(spot, &EXCHANGE, args).await
@@ -126,23 +116,37 @@ impl Bundles {
 
     async fn send_together(&self, riders: Vec<Rider>) {
         let (calls, tell): (Vec<_>, Vec<_>) = riders.into_iter().unzip();
+        let said = self.send_in_time(&calls).await;
+        let (mut again, mut wait) = (Vec::new(), Vec::new());
+        for ((call, tell), said) in calls.into_iter().zip(tell).zip(said) {
+            if matches!(&said, Ok(Err(error)) if may_say_again(error, &call)) {
+                again.push(call);
+                wait.push(tell);
+            } else {
+                let _ = tell.send(said);
+            }
+        }
+        let said = self.send_in_time(&again).await;
+        for (tell, said) in wait.into_iter().zip(said) {
+            let _ = tell.send(said);
+        }
+    }
+
+    /// What is said to each. Nobody waits for longer.
+    async fn send_in_time(&self, calls: &[Call]) -> Vec<Said> {
         let Some(first) = calls.first() else {
-            return;
+            return Vec::new();
         };
-        // Nobody waits for longer.
-        let said = match timeout(call_time(first.lease), self.send(&calls)).await {
+        let said = match timeout(call_time(first.lease), self.send(calls)).await {
             Ok(said) => said,
             Err(_) => Err(wire::no_answer(self.servers.name())),
         };
-        let said = match said {
+        match said {
             Ok(Ok(answers)) if calls.len() > 1 => match wire::apart(answers, calls.len()) {
                 Some(answers) => answers.into_iter().map(Ok).collect(),
                 None => vec![Err(wire::nonsense(self.servers.name())); calls.len()],
             },
             said => vec![said; calls.len()],
-        };
-        for (tell, said) in tell.into_iter().zip(said) {
-            let _ = tell.send(said);
         }
     }
 
@@ -189,6 +193,12 @@ impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
+}
+
+/// An idle connection often shows only now that it has ended. Said twice is as good as once: the number is the same. Except
+/// for a ticket that leaves: whether it held is answered once only, and the gate has to know of the first time.
+fn may_say_again(error: &RedisError, call: &Call) -> bool {
+    error.is_connection_dropped() && call.leave.is_empty()
 }
 
 fn left_behind() -> Error {

@@ -86,6 +86,8 @@ type Attempt = Shared<BoxFuture<'static, Option<Result<Arc<Connection>, Error>>>
 
 struct Connection {
     redis: MultiplexedConnection,
+    /// The server is a node of a cluster, by its own word.
+    in_cluster: bool,
     _driver: Option<Driver>,
     /// True or closed: nothing drives it any more, and what is sent now will not arrive. A message sent in the moment of
     /// the end can be lost in between with no error, so that whoever waits for an answer watches this too.
@@ -122,6 +124,11 @@ impl Link {
     /// Nothing is pushed to us: ask often.
     pub(super) fn is_deaf(&self) -> bool {
         self.deaf.load(Ordering::Relaxed)
+    }
+
+    /// The server is a node of a cluster, whoever we take it for.
+    pub(super) async fn is_in_cluster(self: &Arc<Self>) -> Result<bool, Error> {
+        Ok(self.connection().await?.in_cluster)
     }
 
     /// There is a connection, and it is driven.
@@ -333,7 +340,9 @@ async fn open(
         .set_push_sender(handler);
     let Stream { mut redis, _driver } = server.connect(&config).await?;
     drop(config);
-    target.confirm(&mut redis, &name).await?;
+    let hello = redis::cmd("HELLO").query_async(&mut redis).await;
+    let hello = hello.map_err(|error| wire::error(&error, &name))?;
+    target.confirm(&hello, &name)?;
     let refused = match inbox {
         None => None,
         Some(inbox) => match redis.subscribe(inbox).await {
@@ -344,6 +353,7 @@ async fn open(
     };
     let connection = Connection {
         redis,
+        in_cluster: wire::field(&hello, "mode").is_some_and(|mode| mode == "cluster"),
         _driver,
         ended,
         given_up: AtomicU32::new(0),
@@ -372,14 +382,11 @@ impl Target {
 
     /// It is what we looked for, also by the word of this very connection.
     #[cfg_attr(not(feature = "redis-sentinel"), allow(unused_variables))]
-    async fn confirm(&self, redis: &mut MultiplexedConnection, name: &str) -> Result<(), Error> {
+    fn confirm(&self, hello: &Value, name: &str) -> Result<(), Error> {
         match self {
             Self::Server(_) => Ok(()),
             #[cfg(feature = "redis-sentinel")]
-            Self::Master(_) => {
-                let hello = redis::cmd("HELLO").query_async::<Value>(redis).await;
-                Master::confirm(&hello.map_err(|error| wire::error(&error, name))?, name)
-            }
+            Self::Master(_) => Master::confirm(hello, name),
         }
     }
 }

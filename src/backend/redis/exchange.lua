@@ -42,6 +42,8 @@ local function exchange(PERMITS, QUEUE, META, LONE, lone, at, number, limit, lea
 
   -- Not alone any more.
   if lone then
+    call('HMGET', META, 'state')
+    call('ZCARD', QUEUE)
     local latest, its_limit, its_lease, clock, last, token, holder, deadline = unpack_numbers('<dddddddd', lone, 5)
     local its_node, expires = string.sub(lone, 69), HOUR + 2 * its_lease
     call('ZREM', PERMITS, '')
@@ -82,6 +84,8 @@ local function exchange(PERMITS, QUEUE, META, LONE, lone, at, number, limit, lea
   clock, last = clock + passed, now
   local gapped = not known or passed > shortest / 2
 
+  if LONE and not known and in_use == 0 and waiting == 0 and number > 0 and keeps == 0 and wanted < 2 then return end
+
   -- Leave, where nobody waits.
   local left = ''
   local alone = busy == 0 and waiting == 0
@@ -96,14 +100,18 @@ local function exchange(PERMITS, QUEUE, META, LONE, lone, at, number, limit, lea
   -- waits, there is room, at most one ticket enters, and nothing has to be tidied up.
   if alone and number > 0 and keeps == 0 and wanted < 2 and (wanted == 0 or in_use < limit)
     and clock < sweep and (in_use == 0 or not gapped) then
-    if LONE and not known then return end
     local same = shortest == lease and longest == lease
     if not same then shortest, longest = math.min(shortest, lease), math.max(longest, lease) end
     local word = pack(NODE, number, limit, lease, clock, 0)
     if wanted == 0 then
-      -- No more than a word of this node: the state, if there is one, stands as it is.
+      -- No more than a word of this node: a state that knows its lease stands as it is.
       if leaves == 0 then call('ZREM', PERMITS, '') end
-      call('HSET', META, node, word)
+      if known and same then
+        call('HSET', META, node, word)
+      else
+        local state = pack(STATE, clock, last, token, shortest, longest, expires, sweep, mute, 0)
+        call('HSET', META, 'state', state, node, word)
+      end
       if in_use == 0 then call('PEXPIRE', META, same and lease_text or longest) end
       return pack(ANSWER, in_use, 0, -1, token, mute, left)
     end
@@ -471,12 +479,13 @@ for i = 1, names do
       if now > last then clock = clock + now - last end
       local expires = holder < 0 and lease_text or hour_text
       local state = pack('<c4ddddddddc0', 'lone', number, limit, lease, clock, now, token, holder, clock + lease, node)
-      if redis.pcall('SET', LONE, state, 'PX', expires).err then
-        -- Memory is full: it passes after something that always does.
-        redis.call('PEXPIRE', LONE, expires)
-        redis.call('SET', LONE, state, 'PX', expires)
+      local done = redis.pcall('SET', LONE, state, 'PX', expires)
+      if done.err then
+        -- When memory is full it passes after something that always does.
+        redis.pcall('PEXPIRE', LONE, expires)
+        done = redis.pcall('SET', LONE, state, 'PX', expires)
       end
-      answer = pack('<dddddc0', holder < 0 and 0 or 1, 0, -1, token, 0, letters)
+      answer = done.err and done or pack('<dddddc0', holder < 0 and 0 or 1, 0, -1, token, 0, letters)
     end
   end
   answer = answer or long_way(PERMITS, QUEUE, META, LONE, lone, at, number, limit, leaves, keeps, enters, tries)

@@ -484,10 +484,11 @@ impl RedisSession {
     }
 
     async fn look(&self, queue: &Queue) -> Result<Inspection, Error> {
+        let keys = self.servers.keys().await?;
         let value = self
             .servers
             .run(Spot::of(queue, ASKED_AGAIN), &INSPECT, |command| {
-                wire::add_inspection(command, &self.prefix, self.servers.keys(), queue);
+                wire::add_inspection(command, &self.prefix, keys, queue);
             })
             .await?;
         let value = self.in_words(value)?;
@@ -495,10 +496,11 @@ impl RedisSession {
     }
 
     async fn take_out(&self, queue: &Queue, ticket: &str) -> Result<bool, Error> {
+        let keys = self.servers.keys().await?;
         let value = self
             .servers
             .run(Spot::of(queue, ASKED_AGAIN), &EXCHANGE, |command| {
-                wire::add_eviction(command, &self.prefix, self.servers.keys(), queue, ticket);
+                wire::add_eviction(command, &self.prefix, keys, queue, ticket);
             })
             .await?;
         let value = self.in_words(value)?;

@@ -68,12 +68,16 @@ impl Servers {
     }
 
     /// The keys that a name has there.
-    pub(super) fn keys(&self) -> &'static [&'static str] {
-        match self {
-            Self::One(_) => wire::KEYS,
+    pub(super) async fn keys(&self) -> Result<&'static [&'static str], Error> {
+        let in_cluster = match self {
+            Self::One(link) => link.is_in_cluster().await?,
             #[cfg(feature = "redis-cluster")]
-            Self::Cluster(_) => wire::KEYS_IN_CLUSTER,
-        }
+            Self::Cluster(_) => true,
+        };
+        Ok(match in_cluster {
+            true => wire::KEYS_IN_CLUSTER,
+            false => wire::KEYS,
+        })
     }
 
     /// Nothing is pushed to us from where that is: ask often.

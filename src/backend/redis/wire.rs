@@ -20,7 +20,6 @@ pub(super) const EVICTION: Counts = [1, 0, 0, 0];
 pub(super) const KEYS: &[&str] = &["", ":queue", ":meta", ":lone"];
 /// While a slot moves to another server of a cluster, only scripts all of whose keys are there are carried out: no key
 /// that is there instead of others.
-#[cfg(feature = "redis-cluster")]
 pub(super) const KEYS_IN_CLUSTER: &[&str] = &["", ":queue", ":meta"];
 
 /// The keys of one queue, all in one hash slot.

@@ -162,8 +162,10 @@ async fn something_else_under_a_key_is_said_and_left_alone() {
     server.command(&["SET", keys()[1], "mine"]);
     let error = a.try_to_enter(&[2]).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Incompatible, "{error}");
-    assert_eq!(server.command(&["ZCARD", keys()[0]]).int(), 1);
+    assert_eq!(server.command(&["EXISTS", keys()[3]]).int(), 1);
+    assert_eq!(plain(&a.keep(&[1]).await.kept), HELD);
     // What is no state of ours.
+    server.command(&["DEL", keys()[1], keys()[3]]);
     server.command(&["HSET", keys()[2], "state", "x"]);
     let error = a.try_to_enter(&[2]).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Incompatible, "{error}");
