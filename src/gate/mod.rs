@@ -19,7 +19,7 @@ mod hands_tests;
 #[path = "../../tests/gate/pump.rs"]
 mod pump_tests;
 #[cfg(test)]
-#[path = "../../tests/gate/simulation.rs"]
+#[path = "../../tests/gate/simulation/mod.rs"]
 mod simulation;
 
 pub(crate) use acquire::{Acquire, Wait};
