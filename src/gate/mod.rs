@@ -4,12 +4,15 @@
 //! dropped at any time. All talk with the backend is the [`pump`]'s, which decides nothing itself: [`State`] does.
 
 mod acquire;
+mod hands;
 mod health;
 mod line;
 mod pulse;
 mod pump;
 mod state;
+mod stats;
 mod tickets;
+mod tries;
 mod waiters;
 
 #[cfg(test)]
@@ -23,17 +26,18 @@ mod pump_tests;
 mod simulation;
 
 pub(crate) use acquire::{Acquire, Wait};
-pub use state::Stats;
+pub use stats::Stats;
 
 use crate::backend::{Event, Grant, Inspection, Session, call_time};
 use crate::clock::{self, now};
 use crate::error::{Error, ErrorKind};
 use crate::name::{Kind, Node, Queue};
 use crate::permit::Permit;
+use hands::Shortcuts;
 use health::Health;
 use pulse::Pulse;
 use pump::PumpSlot;
-use state::{HasTerms, News, Shortcuts, State};
+use state::{HasTerms, News, State};
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};

@@ -14,7 +14,7 @@ mod rules;
 mod seen;
 mod trace;
 
-use super::state::Shortcuts;
+use super::hands::Shortcuts;
 use super::tickets::Hold;
 use crate::backend::{Call, Events, Grant, Reply};
 use crate::name::{Node, Queue};
