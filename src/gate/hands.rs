@@ -3,7 +3,7 @@
 //!
 //! Pure: time comes as an argument.
 
-use super::tickets::Staying;
+use super::held::Staying;
 use crate::backend::Outcome;
 use std::time::Duration;
 use tokio::time::Instant;

@@ -9,6 +9,8 @@
 mod acquire;
 mod hands;
 mod health;
+mod held;
+mod leaves;
 mod line;
 mod one_name;
 mod pulse;
@@ -30,9 +32,9 @@ mod pump_tests;
 mod simulation;
 
 pub(crate) use acquire::{Acquire, Wait};
+pub(crate) use held::{Hold, Terms};
 pub(crate) use one_name::Gate;
 pub use stats::Stats;
-pub(crate) use tickets::{Hold, Terms};
 
 use crate::backend::{Event, Events, Inspection, Session, call_time};
 use crate::error::Error;

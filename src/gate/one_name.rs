@@ -1,10 +1,10 @@
 //! The gate of one name: what callers do with it, and what becomes of that.
 
 use super::acquire::Wait;
+use super::held::{Hold, Terms};
 use super::pump::PumpSlot;
 use super::state::{HasTerms, News, State};
 use super::stats::Stats;
-use super::tickets::{Hold, Terms};
 use super::{Gates, lock};
 use crate::backend::{Grant, Inspection};
 use crate::clock::{self, now};

@@ -4,8 +4,10 @@
 
 use super::hands::{Hands, Here, Shortcuts};
 use super::health::Trouble;
+use super::held::{Hold, Terms};
+use super::leaves::Answer;
 use super::stats::Stats;
-use super::tickets::{Answer, Hold, Terms, Tickets};
+use super::tickets::Tickets;
 use super::tries::Tries;
 use super::waiters::{Departed, Standing, Waiters};
 use crate::backend::{Grant, MOST_TICKETS, Outcome, State as TicketState};
@@ -168,7 +170,9 @@ impl<C: HasTerms> State<C> {
 
     fn depart(&mut self, departed: Departed<C>, by: Option<Instant>) -> C {
         if let Some(ticket) = departed.known_ticket {
-            self.tickets.leave_line(ticket, departed.standing, by);
+            self.tickets
+                .leaves
+                .leave_line(ticket, departed.standing, by);
         }
         departed.caller
     }
@@ -289,7 +293,7 @@ impl<C: HasTerms> State<C> {
         }
         self.tickets.end_lingering(now);
         self.hands.end_lingering(now);
-        news.unanswered = self.tickets.forget_old_leaves(now);
+        news.unanswered = self.tickets.leaves.forget_old(now);
         (self.decide(now, turn), news)
     }
 
@@ -350,7 +354,7 @@ impl<C: HasTerms> State<C> {
     fn has_news(&self, now: Instant) -> bool {
         self.probe
             || self.tickets.renewal_overdue(now)
-            || self.tickets.has_to_leave(now)
+            || self.tickets.leaves.are_due(now)
             || self.tries.has_to_ask()
             || self.next_ask(now).is_some_and(|at| at <= now)
     }
@@ -370,7 +374,7 @@ impl<C: HasTerms> State<C> {
             (tickets, room)
         };
         let (keep, room) = take(self.tickets.to_keep(now, MOST_TICKETS));
-        let (leave, room) = take(self.tickets.say_leaves(now, room));
+        let (leave, room) = take(self.tickets.leaves.say(now, room));
         let (enter, room) = take(self.waiters.ask(room, now));
         let try_enter = self.tries.ask(room);
         let batch = Batch {
@@ -388,7 +392,7 @@ impl<C: HasTerms> State<C> {
         let Some(said) = self.said.take() else {
             return;
         };
-        self.tickets.say_leaves_again();
+        self.tickets.leaves.say_again();
         for ticket in said.enter {
             self.waiters.ask_again(ticket);
         }
@@ -423,7 +427,8 @@ impl<C: HasTerms> State<C> {
         self.retry_at = None;
         self.trouble = None;
         for (ticket, held) in batch.leave.iter().zip(&outcome.left) {
-            news.answers.extend(self.tickets.left(*ticket, *held, now));
+            news.answers
+                .extend(self.tickets.leaves.left(*ticket, *held, now));
         }
         for (ticket, state) in batch.keep.iter().zip(&outcome.kept) {
             match state {
@@ -438,7 +443,7 @@ impl<C: HasTerms> State<C> {
                 }
                 TicketState::Waiting => {
                     if !self.waiters.answered(*ticket, sent, now, self.lease) {
-                        self.tickets.answered(*ticket);
+                        self.tickets.leaves.answered(*ticket);
                     }
                 }
                 TicketState::Refused | TicketState::Gone => {
@@ -460,7 +465,7 @@ impl<C: HasTerms> State<C> {
         }
         self.look_at = (outcome.look_again).map(|after| now + after.min(self.lease));
         // Those that left the line while the call was under way stood in the queue still.
-        let ours = self.waiters.queued() + self.tickets.queued();
+        let ours = self.waiters.queued() + self.tickets.leaves.queued();
         self.hands.look_round(outcome, ours, self.limit, now);
         if outcome.waiting > 0 {
             self.tickets.end_all_lingering();
@@ -506,14 +511,14 @@ impl<C: HasTerms> State<C> {
             return news;
         }
         let standing = self.waiters.standing(ticket);
-        match standing.or_else(|| self.tickets.standing(ticket)) {
+        match standing.or_else(|| self.tickets.leaves.standing(ticket)) {
             Some(Standing {
                 since,
                 doubtful: false,
                 ..
             }) => self.granted(grant, since, now, &mut news),
             _ if self.waiters.has_ticket(ticket) => self.waiters.ask_again(ticket),
-            _ => self.tickets.leave_anew(ticket),
+            _ => self.tickets.leaves.leave_anew(ticket),
         }
         news
     }
@@ -546,7 +551,7 @@ impl<C: HasTerms> State<C> {
             } else if self.waiters.has_ticket(ticket) {
                 self.waiters.ask_again(ticket);
             } else {
-                self.tickets.leave_anew(ticket);
+                self.tickets.leaves.leave_anew(ticket);
             }
             return;
         }
@@ -567,11 +572,11 @@ impl<C: HasTerms> State<C> {
     /// A grant for somebody who is gone: the oldest waiter goes in on it, unless its leave has been said already; or
     /// the ticket leaves.
     fn pass_on(&mut self, ticket: u64) -> Option<C> {
-        if !self.waiters.is_empty() && self.tickets.call_back(ticket) {
+        if !self.waiters.is_empty() && self.tickets.leaves.call_back(ticket) {
             let departed = self.waiters.take_oldest()?;
             return Some(self.depart(departed, None));
         }
-        self.tickets.leave_anew(ticket);
+        self.tickets.leaves.leave_anew(ticket);
         None
     }
 

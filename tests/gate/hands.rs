@@ -1,9 +1,9 @@
 //! Permits that go from hand to hand in one process, and permits that linger there.
 
 use super::hands::Shortcuts;
+use super::held::{Hold, Terms};
 use super::pump_tests::{Door, MILLI, Manner, SECOND, timed};
 use super::state::{HasTerms, News, State, Step};
-use super::tickets::{Hold, Terms};
 use crate::backend::{Outcome, State as Answer};
 use crate::error::ErrorKind;
 use crate::{Coordinator, Memory};

@@ -3,8 +3,8 @@
 use super::trace::note;
 use super::{Happening, MILLI, World};
 use crate::error::{Error, ErrorKind};
+use crate::gate::held::{Hold, Terms};
 use crate::gate::state::{HasTerms, News};
-use crate::gate::tickets::{Hold, Terms};
 use std::time::Duration;
 use tokio::sync::oneshot;
 

@@ -15,7 +15,7 @@ mod seen;
 mod trace;
 
 use super::hands::Shortcuts;
-use super::tickets::Hold;
+use super::held::Hold;
 use crate::backend::{Call, Events, Grant, Reply};
 use crate::name::{Node, Queue};
 use backend::Backend;

@@ -7,7 +7,7 @@ use super::peer::Peer;
 use super::trace::note;
 use super::{Event, Happening, MILLI, Time, World};
 use crate::backend::{Call, MOST_TICKETS};
-use crate::gate::tickets::Terms;
+use crate::gate::held::Terms;
 use tokio::sync::oneshot;
 
 impl World {
