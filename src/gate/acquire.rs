@@ -1,8 +1,8 @@
 //! A caller's wait for a permit.
 
+use super::held::Terms;
+use super::one_name::{Caller, Gate, Joined};
 use super::pump::LOOK_AFTER_PUMP;
-use super::tickets::Terms;
-use super::{Caller, Gate, Joined};
 use crate::clock::{self, later, now};
 use crate::error::{Error, ErrorKind};
 use crate::name::Kind;

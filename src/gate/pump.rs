@@ -5,8 +5,8 @@
 //! caller or of the next.
 
 use super::health::Trouble;
+use super::one_name::{Gate, Inner};
 use super::state::{Batch, Step};
-use super::{Gate, Inner};
 use crate::backend::{Call, Outcome, Reply};
 use crate::clock::{now, sleep_until};
 use crate::error::{Error, ErrorKind};

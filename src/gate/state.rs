@@ -1,44 +1,28 @@
-//! What a gate knows and what it decides: what to say next, and what an answer means.
+//! What a gate knows and what it decides: what to say next, and what an answer means ([`answers`]).
 //!
 //! Pure: time comes as an argument, and nothing is sent from here. What callers are to be told is returned.
 
+mod answers;
+
+use super::hands::{Hands, Here, Shortcuts};
 use super::health::Trouble;
-use super::tickets::{Answer, Hold, Terms, Tickets};
-use super::waiters::{Departed, Standing, Waiters};
-use crate::backend::{Grant, MOST_TICKETS, Outcome, State as TicketState};
+use super::held::{Hold, Terms};
+use super::leaves::Answer;
+use super::stats::Stats;
+use super::tickets::Tickets;
+use super::tries::Tries;
+use super::waiters::{Departed, Waiters};
+use crate::backend::MOST_TICKETS;
 use crate::error::{Error, ErrorKind};
-use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Waiting for a moment before the next try, after so many calls in a row that were not answered.
-const FIRST_RETRY: Duration = Duration::from_millis(20);
-const LAST_RETRY: Duration = Duration::from_millis(125);
 /// A wait of this length is worth a line in the log, and then one in each period.
 const LONG_WAIT: Duration = Duration::from_secs(2);
 const LONG_WAIT_AGAIN: Duration = Duration::from_secs(10);
 
-/// So long counts what an answer has said of others who wait.
-const FRESH: Duration = Duration::from_millis(10);
-/// So often a permit changes hands here while others may wait elsewhere, and for so long after its grant; then it goes
-/// back to the queue.
-const MOST_HOPS: u64 = 4;
-const MOST_HOPPING: Duration = Duration::from_millis(200);
 /// The place of a waiter who went in on another's ticket is given up with whatever is said until then.
 const UNHURRIED: Duration = Duration::from_millis(50);
-/// Behind a queue a newcomer is not named before others may have come, or a permit that he gets from hand to hand.
-const TOGETHER: Duration = Duration::from_millis(2);
-
-/// How permits go from one caller of this process to the next without the backend.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Shortcuts {
-    /// A permit that is released goes to the oldest who waits here.
-    pub(crate) hand_off: bool,
-    /// If nobody does, it stays here for so long.
-    pub(crate) linger: Duration,
-    /// The backend tells how many wait, of all nodes.
-    pub(crate) sees_others: bool,
-}
 
 /// Everything a gate knows about its name. `C` is a caller's end.
 #[derive(Debug)]
@@ -47,25 +31,11 @@ pub(crate) struct State<C> {
     pub(crate) tickets: Tickets,
     pub(crate) waiters: Waiters<C>,
     /// Those who do not want to wait.
-    tries: BTreeMap<u64, Try<C>>,
-    /// Those of them to name in the next call.
-    tries_to_ask: BTreeSet<u64>,
+    tries: Tries<C>,
     /// What the call under way carries.
     said: Option<Batch>,
     lease: Duration,
-    shortcuts: Shortcuts,
-    /// By the last answer nobody waits elsewhere. It counts until then.
-    alone_until: Option<Instant>,
-    /// By the last answer nothing is free, and somebody waits for it. It counts until then.
-    full_until: Option<Instant>,
-    /// Newcomers are not named before then.
-    ask_at: Instant,
-    /// By the last answer nobody waits anywhere, and half the limit is free.
-    roomy: bool,
-    /// How many permits were in use by the last answer, if the limit has not changed since.
-    in_use: Option<u64>,
-    /// Until when what lingered last might linger.
-    lingers_until: Option<Instant>,
+    hands: Hands,
     /// When everything that waits is said again.
     repeat_at: Instant,
     /// By when the backend wants to be asked.
@@ -80,42 +50,6 @@ pub(crate) struct State<C> {
     /// No line about a long wait before then.
     quiet_until: Option<Instant>,
     pub(crate) stats: Stats,
-}
-
-#[derive(Debug)]
-struct Try<C> {
-    caller: C,
-    sent: bool,
-}
-
-/// What this process has seen of one name. Counters start when its first semaphore is made, and anew when the last one
-/// and all its permits have been gone.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Stats {
-    /// This process's limit.
-    pub limit: u32,
-    /// Permits in use here.
-    pub in_use: usize,
-    /// Permits that nobody uses, and that stay here for a moment in case that somebody comes: see
-    /// [`CoordinatorBuilder::linger`](crate::CoordinatorBuilder::linger).
-    pub lingering: usize,
-    /// Callers waiting here.
-    pub waiting: usize,
-    /// Permits granted.
-    pub granted: u64,
-    /// Refused because every permit was taken and the caller would not wait.
-    pub limit_reached: u64,
-    /// Refused because the wait ended first.
-    pub timed_out: u64,
-    /// Refused because too many were waiting.
-    pub too_many_waiting: u64,
-    /// Refused because the backend did not answer.
-    pub unavailable: u64,
-    /// Refused for another reason: the backend refused us or cannot serve us, or the coordinator was shutting down.
-    pub failed: u64,
-    /// Permits lost: their lease ran out, they were evicted, held for too long, or taken back by a shutdown.
-    pub lost: u64,
 }
 
 /// What a call carries.
@@ -171,17 +105,10 @@ impl<C: HasTerms> State<C> {
             limit,
             tickets: Tickets::new(lease, strict),
             waiters: Waiters::default(),
-            tries: BTreeMap::new(),
-            tries_to_ask: BTreeSet::new(),
+            tries: Tries::default(),
             said: None,
             lease,
-            shortcuts,
-            alone_until: None,
-            full_until: None,
-            ask_at: now,
-            roomy: false,
-            in_use: None,
-            lingers_until: None,
+            hands: Hands::new(shortcuts, now),
             repeat_at: now,
             look_at: None,
             probe: false,
@@ -221,30 +148,20 @@ impl<C: HasTerms> State<C> {
             self.repeat_at = now + self.lease / 3;
         }
         if !self.waiters.has_to_ask() {
-            let full = self.shortcuts.hand_off && self.full_until.is_some_and(|until| now < until);
-            self.ask_at = if full { now + TOGETHER } else { now };
+            self.hands.first_newcomer(now);
         }
         self.waiters.join(ticket, now, caller);
     }
 
     /// A caller tries, without joining the line.
     pub(crate) fn try_join(&mut self, ticket: u64, caller: C) {
-        let attempt = Try {
-            caller,
-            sent: false,
-        };
-        self.tries.insert(ticket, attempt);
-        self.tries_to_ask.insert(ticket);
+        self.tries.join(ticket, caller);
     }
 
     /// A caller gives up. `None` if it was served already.
     pub(crate) fn give_up(&mut self, waiter: u64) -> Option<C> {
-        if let Some(attempt) = self.tries.remove(&waiter) {
-            self.tries_to_ask.remove(&waiter);
-            if attempt.sent {
-                self.tickets.leave(waiter, None, None);
-            }
-            return Some(attempt.caller);
+        if let Some(departed) = self.tries.take(waiter) {
+            return Some(self.depart(departed, None));
         }
         let departed = self.waiters.give_up(waiter)?;
         Some(self.depart(departed, None))
@@ -252,7 +169,9 @@ impl<C: HasTerms> State<C> {
 
     fn depart(&mut self, departed: Departed<C>, by: Option<Instant>) -> C {
         if let Some(ticket) = departed.known_ticket {
-            self.tickets.leave_line(ticket, departed.standing, by);
+            self.tickets
+                .leaves
+                .leave_line(ticket, departed.standing, by);
         }
         departed.caller
     }
@@ -260,8 +179,7 @@ impl<C: HasTerms> State<C> {
     pub(crate) fn set_limit(&mut self, limit: u32) {
         if self.limit != limit {
             self.limit = limit;
-            self.in_use = None;
-            self.roomy = false;
+            self.hands.forget_room();
             // It may be in the way now.
             self.tickets.end_all_lingering();
             // Whoever waits here may get in by it: the backend has to be told.
@@ -299,12 +217,11 @@ impl<C: HasTerms> State<C> {
 
     /// The oldest who waits here goes in on a ticket whose last guard is gone, if he may.
     fn hand_on(&mut self, hold: Hold, now: Instant) -> Option<(C, Hold)> {
-        if self.waiters.is_empty() || !self.shortcuts.hand_off || !self.fits() {
+        if self.waiters.is_empty() || !self.hands.may_give(self.here()) {
             return None;
         }
         let staying = self.tickets.may_stay(hold, now)?;
-        let may = staying.hops < MOST_HOPS && now < staying.granted + MOST_HOPPING;
-        if !may && !self.is_alone(now) {
+        if !self.hands.may_hop(&staying, now) {
             return None;
         }
         let departed = self.waiters.take_oldest()?;
@@ -317,30 +234,20 @@ impl<C: HasTerms> State<C> {
     /// A guard is gone, without a word: the quick way for what happens most. Until when its permit lingers, if it does.
     #[inline]
     pub(crate) fn linger(&mut self, hold: Hold, now: Instant) -> Option<Instant> {
-        let may = self.roomy
-            && !self.shortcuts.linger.is_zero()
-            && self.is_alone(now)
-            && self.waiters.is_empty()
-            && self.fits();
-        let until = now + self.shortcuts.linger;
-        if !may || !self.tickets.linger(hold, now, until) {
+        let until = self.hands.may_linger(self.here(), now)?;
+        if !self.waiters.is_empty() || !self.tickets.linger(hold, now, until) {
             return None;
         }
-        self.lingers_until = Some(until);
-        self.lingers_until
+        self.hands.note_linger(until);
+        Some(until)
     }
 
-    /// Nobody waits elsewhere, as far as we know.
     #[inline]
-    fn is_alone(&self, now: Instant) -> bool {
-        self.alone_until.is_some_and(|until| now < until)
-    }
-
-    /// No more are in use than this node's limit allows: else each that comes free has to stay free.
-    #[inline]
-    fn fits(&self) -> bool {
-        let limit = u64::from(self.limit);
-        self.in_use.is_some_and(|in_use| in_use <= limit) && self.tickets.in_use() as u64 <= limit
+    fn here(&self) -> Here {
+        Here {
+            limit: self.limit,
+            in_use: self.tickets.in_use(),
+        }
     }
 
     #[inline]
@@ -360,14 +267,14 @@ impl<C: HasTerms> State<C> {
 
     /// Nothing lingers any more.
     pub(crate) fn stop_lingering(&mut self) {
-        self.shortcuts.linger = Duration::ZERO;
+        self.hands.stop_lingering();
         self.tickets.end_all_lingering();
     }
 
     /// When to look for what has lingered for long enough. As long as something lingers now and then it is always soon,
     /// so that nobody has to see to it with each permit.
     fn linger_ends(&self) -> Option<Instant> {
-        self.tickets.lingering_ends().or(self.lingers_until)
+        (self.tickets.lingering_ends()).or(self.hands.lingers_until())
     }
 
     // --- what to say ---
@@ -384,8 +291,8 @@ impl<C: HasTerms> State<C> {
             self.count_loss(hold, ErrorKind::HeldTooLong, &mut news);
         }
         self.tickets.end_lingering(now);
-        self.lingers_until.take_if(|until| *until <= now);
-        news.unanswered = self.tickets.forget_old_leaves(now);
+        self.hands.end_lingering(now);
+        news.unanswered = self.tickets.leaves.forget_old(now);
         (self.decide(now, turn), news)
     }
 
@@ -446,29 +353,15 @@ impl<C: HasTerms> State<C> {
     fn has_news(&self, now: Instant) -> bool {
         self.probe
             || self.tickets.renewal_overdue(now)
-            || self.tickets.has_to_leave(now)
-            || !self.tries_to_ask.is_empty()
+            || self.tickets.leaves.are_due(now)
+            || self.tries.has_to_ask()
             || self.next_ask(now).is_some_and(|at| at <= now)
     }
 
     /// When those who wait are to be named, if any are.
     fn next_ask(&self, now: Instant) -> Option<Instant> {
-        if !self.waiters.has_to_ask() {
-            return None;
-        }
-        let ours_until = self.alone_until.filter(|_| self.turns_are_ours(now));
-        Some(self.ask_at.max(ours_until.unwrap_or(self.ask_at)))
-    }
-
-    /// Every permit is here and nobody waits elsewhere: who comes now gets the next one from hand to hand. To ask for it
-    /// would only tell the others that he waits, which can wait as long as that is so.
-    fn turns_are_ours(&self, now: Instant) -> bool {
-        let here = self.tickets.in_use() as u64;
-        self.shortcuts.hand_off
-            && self.is_alone(now)
-            && self.fits()
-            && here >= u64::from(self.limit)
-            && self.in_use == Some(here)
+        let asks = self.waiters.has_to_ask();
+        asks.then(|| self.hands.ask_at(self.here(), now))
     }
 
     /// Everything there is to say, as far as it fits: what is held before what leaves before what wants in.
@@ -480,17 +373,9 @@ impl<C: HasTerms> State<C> {
             (tickets, room)
         };
         let (keep, room) = take(self.tickets.to_keep(now, MOST_TICKETS));
-        let (leave, room) = take(self.tickets.say_leaves(now, room));
+        let (leave, room) = take(self.tickets.leaves.say(now, room));
         let (enter, room) = take(self.waiters.ask(room, now));
-        let mut try_enter = Vec::new();
-        while try_enter.len() < room
-            && let Some(ticket) = self.tries_to_ask.pop_first()
-        {
-            if let Some(attempt) = self.tries.get_mut(&ticket) {
-                attempt.sent = true;
-                try_enter.push(ticket);
-            }
-        }
+        let try_enter = self.tries.ask(room);
         let batch = Batch {
             leave,
             keep,
@@ -506,18 +391,12 @@ impl<C: HasTerms> State<C> {
         let Some(said) = self.said.take() else {
             return;
         };
-        self.tickets.say_leaves_again();
+        self.tickets.leaves.say_again();
         for ticket in said.enter {
             self.waiters.ask_again(ticket);
         }
         for ticket in said.try_enter {
-            self.try_again(ticket);
-        }
-    }
-
-    fn try_again(&mut self, ticket: u64) {
-        if self.tries.contains_key(&ticket) {
-            self.tries_to_ask.insert(ticket);
+            self.tries.ask_again(ticket);
         }
     }
 
@@ -533,224 +412,6 @@ impl<C: HasTerms> State<C> {
         ];
         let next = times.into_iter().flatten().min();
         next.unwrap_or(now + self.lease / 3)
-    }
-
-    // --- what an answer means ---
-
-    /// The call that was sent at `sent` was answered.
-    pub(crate) fn hear(&mut self, outcome: &Outcome, sent: Instant, now: Instant) -> News<C> {
-        let mut news = self.expire(now);
-        let Some(batch) = self.said.take() else {
-            return news;
-        };
-        self.failures = 0;
-        self.retry_at = None;
-        self.trouble = None;
-        for (ticket, held) in batch.leave.iter().zip(&outcome.left) {
-            news.answers.extend(self.tickets.left(*ticket, *held, now));
-        }
-        for (ticket, state) in batch.keep.iter().zip(&outcome.kept) {
-            match state {
-                TicketState::Held { .. } => self.tickets.confirm(*ticket, sent),
-                _ => self.lose(*ticket, ErrorKind::Lost, &mut news),
-            }
-        }
-        for (ticket, state) in batch.enter.iter().zip(&outcome.entered) {
-            match state {
-                TicketState::Held { token } => {
-                    self.granted(Grant::new(*ticket, *token), sent, now, &mut news);
-                }
-                TicketState::Waiting => {
-                    if !self.waiters.answered(*ticket, sent, now, self.lease) {
-                        self.tickets.answered(*ticket);
-                    }
-                }
-                TicketState::Refused | TicketState::Gone => {
-                    self.waiters.ask_again(*ticket);
-                    self.retry_at = Some(now + FIRST_RETRY);
-                }
-            }
-        }
-        for (ticket, state) in batch.try_enter.iter().zip(&outcome.tried) {
-            match state {
-                TicketState::Held { token } => {
-                    self.granted(Grant::new(*ticket, *token), sent, now, &mut news);
-                }
-                _ => self.refuse_try(*ticket, &mut news),
-            }
-        }
-        for grant in &outcome.granted {
-            self.granted(*grant, sent, now, &mut news);
-        }
-        self.look_at = (outcome.look_again).map(|after| now + after.min(self.lease));
-        self.look_round(outcome, now);
-        news
-    }
-
-    /// What an answer says of others.
-    fn look_round(&mut self, outcome: &Outcome, now: Instant) {
-        // Those that left the line while the call was under way stood in the queue still.
-        let ours = self.waiters.queued() + self.tickets.queued();
-        let alone = self.shortcuts.sees_others && outcome.waiting <= ours as u64;
-        self.alone_until = alone.then(|| now + FRESH);
-        let full = outcome.in_use >= u64::from(self.limit) && outcome.waiting > 0;
-        self.full_until = full.then(|| now + FRESH);
-        self.roomy = outcome.waiting == 0 && outcome.in_use * 2 <= u64::from(self.limit);
-        self.in_use = Some(outcome.in_use);
-        if outcome.waiting > 0 {
-            self.tickets.end_all_lingering();
-        }
-    }
-
-    /// A call was given up or failed. What it carried rides on the next. `crowded`: no pause is shorter, for so many names
-    /// try again.
-    pub(crate) fn unheard(&mut self, jitter: f64, crowded: Duration, now: Instant) {
-        self.say_again();
-        let pause = FIRST_RETRY * (1 << self.failures.min(4));
-        self.failures = self.failures.saturating_add(1);
-        // A permit that is held must not be lost by a single call that went wrong.
-        let pause = pause.min(LAST_RETRY).max(crowded.min(self.lease / 6));
-        self.retry_at = Some(now + pause.mul_f64(0.5 + jitter / 2.0));
-    }
-
-    /// Refuses everybody whom the backend has never answered.
-    pub(crate) fn refuse_newcomers(&mut self, error: &Error) -> News<C> {
-        let mut departed = self.waiters.take_newcomers();
-        departed.extend(self.take_tries());
-        self.refuse(departed, error)
-    }
-
-    /// Refuses everybody who waits, and gives back everything that is held.
-    pub(crate) fn close(&mut self, error: &Error) -> News<C> {
-        let mut departed = self.waiters.take_all();
-        departed.extend(self.take_tries());
-        let mut news = self.refuse(departed, error);
-        for ticket in self.tickets.valid_tickets() {
-            self.lose(ticket, error.kind(), &mut news);
-        }
-        news
-    }
-
-    /// A grant was pushed: perhaps late, perhaps not for the first time. Of a permit that is held here it says nothing
-    /// new; else it counts from the last word about this very ticket, for the backend counts from no earlier one.
-    pub(crate) fn pushed(&mut self, grant: Grant, now: Instant) -> News<C> {
-        let (mut news, ticket) = (News::default(), grant.ticket);
-        if self.tickets.is_held(ticket) {
-            self.tickets.still_granted(ticket);
-            return news;
-        }
-        let standing = self.waiters.standing(ticket);
-        match standing.or_else(|| self.tickets.standing(ticket)) {
-            Some(Standing {
-                since,
-                doubtful: false,
-                ..
-            }) => self.granted(grant, since, now, &mut news),
-            _ if self.waiters.has_ticket(ticket) => self.waiters.ask_again(ticket),
-            _ => self.tickets.leave_anew(ticket),
-        }
-        news
-    }
-
-    /// Every ticket of this node is gone: what is held is lost, and everything that waits is said again.
-    pub(crate) fn lose_all(&mut self) -> News<C> {
-        let mut news = News::default();
-        for ticket in self.tickets.valid_tickets() {
-            self.lose(ticket, ErrorKind::Lost, &mut news);
-        }
-        self.resync();
-        news
-    }
-
-    /// Pushes may have been missed: everything that waits is said again.
-    pub(crate) fn resync(&mut self) {
-        self.waiters.ask_oldest(usize::MAX);
-    }
-
-    /// A permit was granted, confirmed by a call that was sent at `sent`.
-    fn granted(&mut self, grant: Grant, sent: Instant, now: Instant, news: &mut News<C>) {
-        let ticket = grant.ticket;
-        if self.tickets.is_held(ticket) {
-            return self.tickets.confirm(ticket, sent);
-        }
-        if self.tickets.is_stale(sent, now) {
-            // It must be confirmed before it is used: ask for it (or let it leave) again.
-            if self.tries.contains_key(&ticket) {
-                self.try_again(ticket);
-            } else if self.waiters.has_ticket(ticket) {
-                self.waiters.ask_again(ticket);
-            } else {
-                self.tickets.leave_anew(ticket);
-            }
-            return;
-        }
-        let caller = if let Some(attempt) = self.tries.remove(&ticket) {
-            self.tries_to_ask.remove(&ticket);
-            Some(attempt.caller)
-        } else if self.waiters.has_ticket(ticket) {
-            self.waiters.grant(ticket)
-        } else {
-            self.pass_on(ticket)
-        };
-        if let Some(caller) = caller {
-            self.stats.granted += 1;
-            let hold = self.tickets.hold(grant, sent, now, caller.terms());
-            news.granted.push((caller, hold));
-        }
-    }
-
-    /// A grant for somebody who is gone: the oldest waiter goes in on it, unless its leave has been said already; or
-    /// the ticket leaves.
-    fn pass_on(&mut self, ticket: u64) -> Option<C> {
-        if !self.waiters.is_empty() && self.tickets.call_back(ticket) {
-            let departed = self.waiters.take_oldest()?;
-            return Some(self.depart(departed, None));
-        }
-        self.tickets.leave_anew(ticket);
-        None
-    }
-
-    fn lose(&mut self, ticket: u64, why: ErrorKind, news: &mut News<C>) {
-        if let Some(hold) = self.tickets.lose(ticket, why) {
-            self.count_loss(hold, why, news);
-        }
-    }
-
-    fn count_loss(&mut self, hold: Hold, why: ErrorKind, news: &mut News<C>) {
-        self.stats.lost += 1;
-        news.lost.push((hold, why));
-    }
-
-    fn refuse_try(&mut self, ticket: u64, news: &mut News<C>) {
-        if let Some(attempt) = self.tries.remove(&ticket) {
-            self.tries_to_ask.remove(&ticket);
-            self.stats.limit_reached += 1;
-            let error = Error::new(ErrorKind::LimitReached, "every permit is taken");
-            news.refused.push((attempt.caller, error));
-        }
-    }
-
-    fn take_tries(&mut self) -> impl Iterator<Item = Departed<C>> + use<C> {
-        self.tries_to_ask.clear();
-        let tries = std::mem::take(&mut self.tries).into_iter();
-        tries.map(|(ticket, attempt)| Departed {
-            caller: attempt.caller,
-            known_ticket: attempt.sent.then_some(ticket),
-            standing: None,
-        })
-    }
-
-    fn refuse(&mut self, departed: Vec<Departed<C>>, error: &Error) -> News<C> {
-        let mut news = News::default();
-        for departed in departed {
-            match error.kind() {
-                ErrorKind::Unavailable => self.stats.unavailable += 1,
-                _ => self.stats.failed += 1,
-            }
-            let caller = self.depart(departed, None);
-            news.refused.push((caller, error.clone()));
-        }
-        news
     }
 
     // --- long waits ---

@@ -1,14 +1,13 @@
-//! What we hold and until when, and what has left but is not answered yet.
+//! What we hold and until when, all permits of a name together; what has left is kept beside it.
 //!
 //! Pure: time comes as an argument.
 
-use super::waiters::Standing;
+use super::held::{Held, Hold, Staying, Terms, earlier};
+use super::leaves::{Answer, Leaves};
 use crate::backend::Grant;
-use crate::clock::later;
 use crate::error::ErrorKind;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
-use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 /// The permits of one name, and the tickets that are on their way out.
@@ -25,89 +24,8 @@ pub(crate) struct Tickets {
     endings: BTreeSet<(Instant, u64)>,
     /// Held, with nobody to use it: those that were released last at the end, each with the time of its end.
     lingering: VecDeque<(Instant, u64)>,
-    leaving: BTreeMap<u64, Leaving>,
-    /// Some of them have to be said now, and the others by then.
-    leaves_now: bool,
-    leaves_by: Option<Instant>,
-    /// No leave is old enough to be forgotten before then.
-    forget_at: Option<Instant>,
+    pub(crate) leaves: Leaves,
     lost: usize,
-}
-
-/// One caller's hold of a ticket. A ticket may go from hand to hand; who had it before has no part in it any more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Hold {
-    pub(crate) ticket: u64,
-    /// How often the ticket had changed hands, since the backend granted it.
-    pub(crate) hop: u64,
-}
-
-/// What is known of a ticket that may stay here when it is released.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Staying {
-    /// How often it has changed hands since the backend granted it.
-    pub(crate) hops: u64,
-    /// When the grant was heard of.
-    pub(crate) granted: Instant,
-}
-
-/// A mutex's token is that of the backend times this, plus the hop: so it rises with every hop, too.
-const HOPS: u64 = 1024;
-
-/// Who waits for the answer to a release.
-pub(crate) type Answer = oneshot::Sender<bool>;
-
-/// On which terms a permit is taken.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Terms {
-    /// It goes back by itself unless it is claimed within this time.
-    pub(crate) reserve: Option<Duration>,
-    /// It is given back by itself after this time.
-    pub(crate) max_hold: Option<Duration>,
-}
-
-#[derive(Debug)]
-struct Held {
-    /// The backend's fencing token, in a queue whose limit is 1.
-    token: u64,
-    /// How often it has changed hands.
-    hop: u64,
-    /// When the backend's grant was heard of.
-    since: Instant,
-    /// Until then it is surely ours, for a while yet.
-    sure_until: Instant,
-    /// The backend keeps it at least until then: one lease from before the call was sent that confirmed it last.
-    deadline: Instant,
-    /// How many guards share it. The last one out lets it leave.
-    guards: usize,
-    reserved: Option<Reserved>,
-    ends: Option<Instant>,
-    /// When it stands in `endings`: not after its ending, perhaps before. So what changes with each request, and is over
-    /// long before its time, costs nothing.
-    armed: Option<Instant>,
-    /// Set once, and final.
-    lost: Option<ErrorKind>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Reserved {
-    ttl: Duration,
-    until: Instant,
-}
-
-/// A ticket that leaves. Said again until it is answered or a lease has gone by: then it is out by itself.
-#[derive(Debug)]
-struct Leaving {
-    /// When a call carried it for the first time. From then on it cannot be called back.
-    said_since: Option<Instant>,
-    /// Another call has carried it since.
-    repeated: bool,
-    /// For as long as it surely held, by our own reckoning.
-    held_until: Option<Instant>,
-    /// Of a ticket that waited and was never granted to anybody here: only such a one can be called back, for no guard
-    /// of it was ever out.
-    standing: Option<Standing>,
-    answer: Option<Answer>,
 }
 
 // === impl Tickets ===
@@ -121,10 +39,7 @@ impl Tickets {
             renewals: BTreeSet::new(),
             endings: BTreeSet::new(),
             lingering: VecDeque::new(),
-            leaving: BTreeMap::new(),
-            leaves_now: false,
-            leaves_by: None,
-            forget_at: None,
+            leaves: Leaves::new(lease),
             lost: 0,
         }
     }
@@ -137,14 +52,14 @@ impl Tickets {
 
     /// Nothing is held and nothing is on its way out.
     pub(crate) fn is_empty(&self) -> bool {
-        self.held.len() == self.lost && self.leaving.is_empty()
+        self.held.len() == self.lost && self.leaves.is_empty()
     }
 
     /// When something here wants to be done: for a renewal that is due by now, when it is overdue.
     pub(crate) fn next_due(&self, now: Instant) -> Option<Instant> {
         let renewal = self.renewals.first().map(|(at, _)| *at);
         let renewal = renewal.map(|at| if now < at { at } else { self.overdue(at) });
-        let times = [renewal, self.next_ending(), self.leaves_by];
+        let times = [renewal, self.next_ending(), self.leaves.by()];
         times.into_iter().flatten().min()
     }
 
@@ -170,18 +85,7 @@ impl Tickets {
     /// A permit was granted, confirmed by a call that was sent at `sent`.
     pub(crate) fn hold(&mut self, grant: Grant, sent: Instant, now: Instant, terms: Terms) -> Hold {
         let Grant { ticket, token } = grant;
-        let mut held = Held {
-            token,
-            hop: 0,
-            since: now,
-            sure_until: sent + (self.lease - self.lease / 3),
-            deadline: sent + self.lease,
-            guards: 0,
-            reserved: None,
-            ends: None,
-            armed: None,
-            lost: None,
-        };
+        let mut held = Held::new(token, sent, now, self.lease);
         self.renewals.insert((held.renewal(self.lease), ticket));
         held.take(ticket, now, terms, &mut self.endings);
         self.held.insert(ticket, held);
@@ -192,10 +96,8 @@ impl Tickets {
     #[inline]
     pub(crate) fn may_stay(&self, hold: Hold, now: Instant) -> Option<Staying> {
         let held = self.get(hold)?;
-        held.may_stay(self.strict, now).then_some(Staying {
-            hops: held.hop,
-            granted: held.since,
-        })
+        let may = held.may_stay(self.strict, now);
+        may.then(|| held.staying())
     }
 
     /// The next one has a ticket that may stay here.
@@ -320,7 +222,7 @@ impl Tickets {
     /// The fencing token of a permit that is held.
     pub(crate) fn token(&self, hold: Hold) -> Option<u64> {
         let held = self.get(hold)?;
-        Some(held.token.saturating_mul(HOPS).saturating_add(held.hop))
+        Some(held.token())
     }
 
     /// When the permit is lost, unless it is confirmed before. `None` where a deadline that passes only makes doubtful.
@@ -385,7 +287,7 @@ impl Tickets {
     /// The backend has granted a ticket that a guard of ours has. If it was lost, the grant is nobody's.
     pub(crate) fn still_granted(&mut self, ticket: u64) {
         if self.held.get(&ticket).is_none_or(|h| h.lost.is_some()) {
-            self.leave_anew(ticket);
+            self.leaves.leave_anew(ticket);
         }
     }
 
@@ -397,8 +299,7 @@ impl Tickets {
             && held.deadline < sent + self.lease
         {
             self.renewals.remove(&(held.renewal(self.lease), ticket));
-            held.deadline = sent + self.lease;
-            held.sure_until = sent + (self.lease - self.lease / 3);
+            held.confirm(sent, self.lease);
             self.renewals.insert((held.renewal(self.lease), ticket));
         }
     }
@@ -422,7 +323,7 @@ impl Tickets {
         held.disarm(ticket, &mut self.endings);
         self.renewals.remove(&(held.renewal(self.lease), ticket));
         // It may stand in the queue again, by an `enter` that ran late.
-        self.leave(ticket, None, None);
+        self.leaves.leave(ticket, None, None);
         Some(hold)
     }
 
@@ -466,7 +367,7 @@ impl Tickets {
     /// A permit that nobody has any more leaves. `answer` hears whether it held until then.
     pub(crate) fn let_go(&mut self, ticket: u64, answer: Option<Answer>) {
         if let Some(deadline) = self.remove(ticket) {
-            self.leave(ticket, Some(deadline), answer);
+            self.leaves.leave(ticket, Some(deadline), answer);
         }
     }
 
@@ -490,8 +391,7 @@ impl Tickets {
         let Some(held) = self.get_ours(hold, now) else {
             return false;
         };
-        // What is left is a later ending, if any: it is armed early enough.
-        held.reserved = None;
+        held.claim();
         true
     }
 
@@ -500,10 +400,7 @@ impl Tickets {
         let Some(held) = self.get_ours(hold, now) else {
             return false;
         };
-        // Later than it was: what is armed still comes early enough.
-        if let Some(reserved) = &mut held.reserved {
-            reserved.until = later(now, reserved.ttl);
-        }
+        held.rearm(now);
         true
     }
 
@@ -520,237 +417,13 @@ impl Tickets {
             held.armed = None;
             if held.ending().is_none_or(|ending| now < ending) {
                 held.arm(ticket, &mut self.endings);
-            } else if held.reserved.is_some_and(|reserved| reserved.until <= now) {
-                // Nobody has claimed it: the guard that is still out finds nothing.
+            } else if held.has_lapsed(now) {
+                // The guard that is still out finds nothing.
                 self.let_go(ticket, None);
             } else {
                 ended.extend(self.lose(ticket, ErrorKind::HeldTooLong));
             }
         }
         ended
-    }
-
-    // --- leaving ---
-
-    /// Lets a ticket leave, whatever it is.
-    pub(crate) fn leave(
-        &mut self,
-        ticket: u64,
-        held_until: Option<Instant>,
-        answer: Option<Answer>,
-    ) {
-        let leaving = Leaving {
-            said_since: None,
-            repeated: false,
-            held_until,
-            standing: None,
-            answer,
-        };
-        self.leaving.entry(ticket).or_insert(leaving);
-        self.leaves_now = true;
-    }
-
-    /// Lets a ticket leave that is seen to be in, though nobody here wants it. Whatever was said of it before has not
-    /// helped, so it is a lease until this is forgotten.
-    pub(crate) fn leave_anew(&mut self, ticket: u64) {
-        self.leave(ticket, None, None);
-        if let Some(leaving) = self.leaving.get_mut(&ticket) {
-            leaving.repeated |= leaving.said_since.take().is_some();
-            leaving.standing = None;
-        }
-    }
-
-    /// Lets a ticket leave whose waiter has gone, now or with whatever is said until `by`.
-    pub(crate) fn leave_line(
-        &mut self,
-        ticket: u64,
-        standing: Option<Standing>,
-        by: Option<Instant>,
-    ) {
-        let now = self.leaves_now || by.is_none();
-        self.leave(ticket, None, None);
-        self.leaves_now = now;
-        self.leaves_by = self.leaves_by.or(by);
-        if let Some(leaving) = self.leaving.get_mut(&ticket) {
-            leaving.standing = standing;
-        }
-    }
-
-    /// How many of those that no call has carried yet surely stand in the queue.
-    pub(crate) fn queued(&self) -> usize {
-        let unsaid = self.leaving.values().filter(|l| l.said_since.is_none());
-        unsaid
-            .filter(|l| l.standing.is_some_and(|s| s.queued))
-            .count()
-    }
-
-    /// A ticket stands in the queue, whose waiter has gone meanwhile.
-    pub(crate) fn answered(&mut self, ticket: u64) {
-        if let Some(leaving) = self.leaving.get_mut(&ticket)
-            && let Some(standing) = &mut leaving.standing
-        {
-            standing.queued = true;
-        }
-    }
-
-    /// `None` unless the ticket can be called back.
-    pub(crate) fn standing(&self, ticket: u64) -> Option<Standing> {
-        let leaving = self.leaving.get(&ticket);
-        leaving.filter(|l| l.said_since.is_none())?.standing
-    }
-
-    /// Calls a leave back that no call has carried yet.
-    pub(crate) fn call_back(&mut self, ticket: u64) -> bool {
-        self.standing(ticket).is_some() && self.leaving.remove(&ticket).is_some()
-    }
-
-    /// The leaves to say in this call.
-    pub(crate) fn say_leaves(&mut self, now: Instant, most: usize) -> Vec<u64> {
-        let leaving = self.leaving.iter_mut().take(most);
-        let tickets: Vec<u64> = leaving
-            .map(|(ticket, leaving)| {
-                leaving.repeated |= leaving.said_since.is_some();
-                leaving.said_since.get_or_insert(now);
-                *ticket
-            })
-            .collect();
-        if !tickets.is_empty() {
-            self.forget_at.get_or_insert(now + self.lease);
-        }
-        self.leaves_now = tickets.len() < self.leaving.len();
-        self.leaves_by = None;
-        tickets
-    }
-
-    /// The leaves that were said were not answered.
-    pub(crate) fn say_leaves_again(&mut self) {
-        self.leaves_now |= !self.leaving.is_empty();
-    }
-
-    pub(crate) fn has_to_leave(&self, now: Instant) -> bool {
-        self.leaves_now || self.leaves_by.is_some_and(|by| by <= now)
-    }
-
-    /// A leave was answered: did the ticket hold until then? Returns what its holder hears, if he waits for it.
-    pub(crate) fn left(&mut self, ticket: u64, held: bool, now: Instant) -> Option<(Answer, bool)> {
-        let leaving = self.leaving.remove(&ticket)?;
-        // An earlier call, whose answer was lost, may have done it: then only our own reckoning is left.
-        let reckoned = leaving.held_until.is_some_and(|until| now < until);
-        let held = held || (leaving.repeated && reckoned);
-        leaving.answer.map(|answer| (answer, held))
-    }
-
-    /// Forgets leaves that were said and that nobody answered for a lease: the tickets are out by themselves. Returns
-    /// who waits for an answer in vain.
-    pub(crate) fn forget_old_leaves(&mut self, now: Instant) -> Vec<Answer> {
-        if self.forget_at.is_none_or(|at| now < at) {
-            return Vec::new();
-        }
-        let (lease, mut unanswered) = (self.lease, Vec::new());
-        self.leaving.retain(|_, leaving| {
-            let old = leaving.said_since.is_some_and(|at| at + lease <= now);
-            if old {
-                unanswered.extend(leaving.answer.take());
-            }
-            !old
-        });
-        let oldest = self.leaving.values().filter_map(|l| l.said_since).min();
-        self.forget_at = oldest.map(|since| since + lease);
-        unanswered
-    }
-}
-
-// === impl Held ===
-
-impl Held {
-    fn renewal(&self, lease: Duration) -> Instant {
-        self.deadline - lease + lease / 3
-    }
-
-    /// Somebody has it from now on, on these terms.
-    #[inline(always)]
-    fn take(
-        &mut self,
-        ticket: u64,
-        now: Instant,
-        terms: Terms,
-        endings: &mut BTreeSet<(Instant, u64)>,
-    ) {
-        self.guards = 1;
-        self.reserved = terms.reserve.map(|ttl| Reserved {
-            ttl,
-            until: later(now, ttl),
-        });
-        self.ends = terms.max_hold.map(|most| later(now, most));
-        self.arm(ticket, endings);
-    }
-
-    /// The next one has it from now on, on these terms.
-    #[inline(always)]
-    fn hop_on(
-        &mut self,
-        ticket: u64,
-        now: Instant,
-        terms: Terms,
-        endings: &mut BTreeSet<(Instant, u64)>,
-    ) -> Hold {
-        self.hop += 1;
-        self.take(ticket, now, terms, endings);
-        Hold {
-            ticket,
-            hop: self.hop,
-        }
-    }
-
-    /// When its only guard goes, it may go to the next one.
-    #[inline]
-    fn may_stay(&self, strict: bool, now: Instant) -> bool {
-        self.guards == 1 && self.is_sure(now) && (!strict || self.hop + 1 < HOPS)
-    }
-
-    /// Surely ours, for a while yet.
-    #[inline]
-    fn is_sure(&self, now: Instant) -> bool {
-        self.lost.is_none() && now <= self.sure_until
-    }
-
-    #[inline]
-    fn ending(&self) -> Option<Instant> {
-        if self.guards == 0 {
-            return None;
-        }
-        let reserved = self.reserved.map(|reserved| reserved.until);
-        earlier(reserved, self.ends)
-    }
-
-    /// Sees to it that somebody looks at its ending.
-    #[inline]
-    fn arm(&mut self, ticket: u64, endings: &mut BTreeSet<(Instant, u64)>) {
-        if let Some(at) = self.ending()
-            && self.armed.is_none_or(|armed| at < armed)
-        {
-            self.arm_at(at, ticket, endings);
-        }
-    }
-
-    fn arm_at(&mut self, at: Instant, ticket: u64, endings: &mut BTreeSet<(Instant, u64)>) {
-        self.disarm(ticket, endings);
-        endings.insert((at, ticket));
-        self.armed = Some(at);
-    }
-
-    fn disarm(&mut self, ticket: u64, endings: &mut BTreeSet<(Instant, u64)>) {
-        if let Some(armed) = self.armed.take() {
-            endings.remove(&(armed, ticket));
-        }
-    }
-}
-
-/// The earlier of the two, as far as there are any.
-#[inline]
-fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
-    match (one, other) {
-        (Some(one), Some(other)) => Some(one.min(other)),
-        _ => one.or(other),
     }
 }

@@ -1,8 +1,9 @@
 //! Permits that go from hand to hand in one process, and permits that linger there.
 
+use super::hands::Shortcuts;
+use super::held::{Hold, Terms};
 use super::pump_tests::{Door, MILLI, Manner, SECOND, timed};
-use super::state::{HasTerms, News, Shortcuts, State, Step};
-use super::tickets::{Hold, Terms};
+use super::state::{HasTerms, News, State, Step};
 use crate::backend::{Outcome, State as Answer};
 use crate::error::ErrorKind;
 use crate::{Coordinator, Memory};
