@@ -411,9 +411,10 @@ fn whoever_lives_keeps_what_it_has() {
             lives[0] = born(now);
         }
     }
-    // Nor do the dead keep the living out: a lease, half a lease after a gap, and a stall of 30 s.
+    // Nor do the dead keep the living out: a lease, half a lease after a gap, and a stall of 30 s; besides, those who live
+    // hold for a while.
     assert!(
-        grants > 400 && longest < 60_000,
+        grants > 400 && longest < 120_000,
         "{grants} grants in {now} ms, {longest} ms without"
     );
     assert!(stage.nodes_in_meta() <= 12, "{}", stage.nodes_in_meta());
