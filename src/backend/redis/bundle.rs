@@ -175,7 +175,9 @@ impl Departure {
 impl Drop for Departure {
     fn drop(&mut self) {
         if let Some(bundles) = self.0.take() {
-            std::mem::take(&mut *bundles.next());
+            let behind = std::mem::take(&mut *bundles.next());
+            // Not under the lock: they are woken by it.
+            drop(behind);
         }
     }
 }
