@@ -54,7 +54,9 @@ pub(crate) struct Seen {
     pub(crate) completed: u64,
     /// Permits that were held at a time, on average.
     pub(crate) in_use: f64,
-    /// Of each acquisition, in milliseconds.
+    /// Permits that were acquired.
+    pub(crate) acquired: u64,
+    /// Of each acquisition, in milliseconds; then, of each that is still under way, as long as it has lasted.
     pub(crate) waits: Vec<f64>,
 }
 
@@ -63,6 +65,8 @@ pub(crate) struct Seen {
 struct Tally {
     completed: u64,
     waits: Vec<f64>,
+    /// When the waits that have no end yet began.
+    waiting: Vec<Instant>,
     in_use: u32,
     /// Time that permits were held, added up, until `now`.
     held: Duration,
@@ -187,6 +191,10 @@ impl Job {
     }
 }
 
+fn millis_since(start: Instant) -> f64 {
+    start.elapsed().as_secs_f64() * 1e3
+}
+
 fn millis(text: &str) -> Option<Duration> {
     u64::from_str(text).ok().map(Duration::from_millis)
 }
@@ -198,7 +206,13 @@ impl Seen {
     fn line(&self) -> String {
         let waits = self.waits.iter().map(|wait| format!(" {wait:.3}"));
         let waits: String = waits.collect();
-        format!("{DONE} {} {}{waits}", self.completed, self.in_use)
+        let Self {
+            completed,
+            in_use,
+            acquired,
+            ..
+        } = self;
+        format!("{DONE} {completed} {in_use} {acquired}{waits}")
     }
 
     pub(crate) fn parse(line: &str) -> Option<Self> {
@@ -206,6 +220,7 @@ impl Seen {
         Some(Self {
             completed: words.next()?.parse().ok()?,
             in_use: words.next()?.parse().ok()?,
+            acquired: words.next()?.parse().ok()?,
             waits: words.map(|word| word.parse().ok()).collect::<Option<_>>()?,
         })
     }
@@ -218,6 +233,7 @@ impl Tally {
         Self {
             completed: 0,
             waits: Vec::new(),
+            waiting: Vec::new(),
             in_use: 0,
             held: Duration::ZERO,
             now: Instant::now(),
@@ -235,9 +251,16 @@ impl Tally {
         self
     }
 
-    fn acquired(&mut self, wait: Duration) {
+    fn waits(&mut self, start: Instant) {
+        self.waiting.push(start);
+    }
+
+    fn acquired(&mut self, start: Instant) {
         self.at_now().in_use += 1;
-        self.waits.push(wait.as_secs_f64() * 1e3);
+        self.waits.push(millis_since(start));
+        if let Some(at) = self.waiting.iter().position(|at| *at == start) {
+            self.waiting.swap_remove(at);
+        }
     }
 
     fn released(&mut self) {
@@ -248,10 +271,14 @@ impl Tally {
     /// What has happened between the two.
     fn since(&self, before: &Self) -> Seen {
         let held = self.held - before.held;
+        let ended = &self.waits[before.waits.len()..];
+        // Who waits still has waited for as long already: those who starve count too.
+        let waiting = self.waiting.iter().map(|start| millis_since(*start));
         Seen {
+            acquired: ended.len() as u64,
             completed: self.completed - before.completed,
             in_use: held.as_secs_f64() / (self.now - before.now).as_secs_f64(),
-            waits: self.waits[before.waits.len()..].to_vec(),
+            waits: ended.iter().copied().chain(waiting).collect(),
         }
     }
 }
@@ -276,8 +303,9 @@ impl Limiter {
     /// Acquires, holds and releases.
     async fn acquisition(&mut self, hold: Duration, tally: &Mutex<Tally>) {
         let start = Instant::now();
+        Tally::with(tally, |tally| tally.waits(start));
         let hold = async || {
-            Tally::with(tally, |tally| tally.acquired(start.elapsed()));
+            Tally::with(tally, |tally| tally.acquired(start));
             tokio::time::sleep(hold.saturating_sub(LATE)).await;
             Tally::with(tally, Tally::released);
         };

@@ -34,7 +34,7 @@ pub(crate) struct Hands {
     shortcuts: Shortcuts,
     /// By the last answer nobody waits elsewhere. It counts until then.
     alone_until: Option<Instant>,
-    /// By the last answer nothing is free, and somebody waits for it. It counts until then.
+    /// By the last answer nothing is free, and somebody waits for it elsewhere. It counts until then.
     full_until: Option<Instant>,
     /// By the last answer nobody waits anywhere, and half the limit is free.
     roomy: bool,
@@ -72,9 +72,12 @@ impl Hands {
 
     /// What an answer says of others. So many tickets in the queue are `ours`.
     pub(crate) fn look_round(&mut self, outcome: &Outcome, ours: usize, limit: u32, now: Instant) {
-        let alone = self.shortcuts.sees_others && outcome.waiting <= ours as u64;
+        let (sees, others) = (self.shortcuts.sees_others, outcome.waiting > ours as u64);
+        let (alone, full) = (
+            sees && !others,
+            sees && others && outcome.in_use >= u64::from(limit),
+        );
         self.alone_until = alone.then(|| now + FRESH);
-        let full = outcome.in_use >= u64::from(limit) && outcome.waiting > 0;
         self.full_until = full.then(|| now + FRESH);
         self.roomy = outcome.waiting == 0 && outcome.in_use * 2 <= u64::from(limit);
         self.in_use = Some(outcome.in_use);

@@ -25,7 +25,7 @@
 //! with every hop: it is the backend's token times 1,024, and one more for each.
 //!
 //! A newcomer is named to the backend at once; but where the last answer, younger than 10 ms, showed every permit taken and
-//! somebody waiting, only after 2 ms (not with `strict_fifo`), together with those who have come meanwhile: a permit from hand
+//! somebody waiting elsewhere, only after 2 ms (not with `strict_fifo`), together with those who have come meanwhile: a permit from hand
 //! to hand may have come first.
 //!
 //! ## What it saves

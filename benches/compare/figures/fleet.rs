@@ -202,7 +202,8 @@ impl Round {
     }
 
     fn acquisitions_a_second(&self) -> f64 {
-        self.waits().count() as f64 / self.window.as_secs_f64()
+        let acquired: u64 = self.seen.iter().map(|seen| seen.acquired).sum();
+        acquired as f64 / self.window.as_secs_f64()
     }
 
     fn scripts_a_second(&self) -> f64 {
