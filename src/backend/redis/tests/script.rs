@@ -500,12 +500,7 @@ async fn a_lone_pair_touches_little() {
     let [.., lone] = keys();
     a.enter(&[1]).await;
     a.leave(&[1]).await;
-    server.command(&["CONFIG", "RESETSTAT"]);
-    for ticket in 2..102 {
-        assert_eq!(plain(&a.enter(&[ticket]).await.entered), HELD);
-        assert_eq!(a.leave(&[ticket]).await.left, vec![true]);
-    }
-    let stats = server.command(&["INFO", "commandstats"]).text();
+    let stats = stats_of_pairs(&server, &a).await;
     let calls = |command: &str| calls(&stats, command);
     assert_eq!(calls("evalsha"), 200);
     for command in ["time", "get", "set"] {
@@ -528,12 +523,7 @@ async fn a_pair_beside_others_touches_little() {
     let a = Peer::new(&server.url()).limit(8);
     let [permits, _, meta, _] = keys();
     a.enter(&[0, 1]).await;
-    server.command(&["CONFIG", "RESETSTAT"]);
-    for ticket in 2..102 {
-        assert_eq!(plain(&a.enter(&[ticket]).await.entered), HELD);
-        assert_eq!(a.leave(&[ticket]).await.left, vec![true]);
-    }
-    let stats = server.command(&["INFO", "commandstats"]).text();
+    let stats = stats_of_pairs(&server, &a).await;
     let calls = |command: &str| calls(&stats, command);
     let inside = [
         ("time", 200),
@@ -554,6 +544,16 @@ async fn a_pair_beside_others_touches_little() {
     assert!(["listpack", "ziplist"].contains(&&*encoding), "{encoding}");
     assert_eq!(server.command(&["EXISTS", permits, meta]).int(), 2);
     assert_eq!(server.command(&["DBSIZE"]).int(), 2);
+}
+
+/// What the server was told for a hundred pairs.
+async fn stats_of_pairs(server: &RedisServer, a: &Peer) -> String {
+    server.command(&["CONFIG", "RESETSTAT"]);
+    for ticket in 2..102 {
+        assert_eq!(plain(&a.enter(&[ticket]).await.entered), HELD);
+        assert_eq!(a.leave(&[ticket]).await.left, vec![true]);
+    }
+    server.command(&["INFO", "commandstats"]).text()
 }
 
 /// How often the server was told so.
