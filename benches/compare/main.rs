@@ -16,6 +16,9 @@
 mod figures;
 mod measure;
 mod ours;
+#[path = "../../tests/support/pause.rs"]
+#[allow(dead_code, unreachable_pub)]
+mod pause;
 mod peers;
 mod plot;
 mod report;

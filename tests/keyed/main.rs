@@ -9,6 +9,9 @@ mod lost;
 #[path = "../support/modes.rs"]
 #[allow(dead_code, unreachable_pub)]
 mod modes;
+#[cfg(feature = "redis")]
+#[path = "../support/pause.rs"]
+mod pause;
 mod random;
 #[cfg(feature = "redis")]
 mod redis;

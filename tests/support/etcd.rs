@@ -1,6 +1,7 @@
 //! An etcd cluster of a test's own: on free ports, in folders that go away, killed when dropped.
 
 use super::certificates::Authority;
+use super::pause;
 use std::fmt;
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -115,12 +116,12 @@ impl EtcdCluster {
 
     /// SIGSTOP: connections stay open, nothing is answered.
     pub fn pause(&self, node: usize) {
-        self.nodes[node].signal(rustix::process::Signal::STOP);
+        self.nodes[node].child.iter().for_each(pause::pause);
     }
 
     /// SIGCONT.
     pub fn resume(&self, node: usize) {
-        self.nodes[node].signal(rustix::process::Signal::CONT);
+        self.nodes[node].child.iter().for_each(pause::resume);
     }
 
     /// Which node leads now, as any that runs says.
@@ -303,13 +304,6 @@ impl Node {
         for mut child in [self.guard.take(), self.child.take()].into_iter().flatten() {
             let _ = child.kill();
             let _ = child.wait();
-        }
-    }
-
-    fn signal(&self, signal: rustix::process::Signal) {
-        if let Some(child) = &self.child {
-            let pid = rustix::process::Pid::from_child(child);
-            rustix::process::kill_process(pid, signal).expect("a signal for etcd");
         }
     }
 }

@@ -7,6 +7,7 @@ pub mod cluster;
 pub mod door;
 pub mod etcd;
 pub mod logs;
+pub mod pause;
 pub mod process;
 pub mod proxy;
 pub mod redis;

@@ -2,6 +2,7 @@
 //!
 //! The two sides speak in lines. What the process says starts with `> `, for the test harness in it prints lines too.
 
+use super::pause;
 use rustix::process::{Pid, Signal, kill_process};
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
@@ -102,11 +103,11 @@ impl Process {
 
     /// Stands still: answers nothing, and its clocks go on.
     pub fn pause(&self) {
-        self.signal(Signal::STOP);
+        pause::pause(&self.child);
     }
 
     pub fn resume(&self) {
-        self.signal(Signal::CONT);
+        pause::resume(&self.child);
     }
 
     /// SIGKILL, and waits for the end.

@@ -1,5 +1,6 @@
 //! A redis-server of a test's own: on a free port, in a folder that goes away, killed when dropped.
 
+use super::pause;
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -162,12 +163,12 @@ impl RedisServer {
 
     /// SIGSTOP: connections stay open, nothing is answered.
     pub fn pause(&self) {
-        self.signal(rustix::process::Signal::STOP);
+        self.child.iter().for_each(pause::pause);
     }
 
     /// SIGCONT.
     pub fn resume(&self) {
-        self.signal(rustix::process::Signal::CONT);
+        self.child.iter().for_each(pause::resume);
     }
 
     /// One command over a connection of its own. An error answer is an [`Answer::Error`], a dead server a panic.
@@ -238,13 +239,6 @@ impl RedisServer {
                 io::ErrorKind::NotFound => panic!("redis-server is not installed: run tests/run"),
                 _ => panic!("redis-server does not start: {error}"),
             })
-    }
-
-    fn signal(&self, signal: rustix::process::Signal) {
-        if let Some(child) = &self.child {
-            let pid = rustix::process::Pid::from_child(child);
-            rustix::process::kill_process(pid, signal).expect("a signal for redis-server");
-        }
     }
 
     fn wait_until_it_answers(&mut self) -> bool {

@@ -1,6 +1,7 @@
 //! ZooKeeper servers of a test's own: on free ports, in a folder that goes away, killed when dropped or when the test
 //! program ends.
 
+use super::pause;
 use std::fmt::Write as _;
 use std::fs;
 use std::io::{self, Read, Write as _};
@@ -112,12 +113,12 @@ impl ZooKeepers {
 
     /// SIGSTOP: connections stay open, nothing is answered.
     pub fn pause(&self, server: usize) {
-        self.signal(server, rustix::process::Signal::STOP);
+        self.servers[server].child.iter().for_each(pause::pause);
     }
 
     /// SIGCONT.
     pub fn resume(&self, server: usize) {
-        self.signal(server, rustix::process::Signal::CONT);
+        self.servers[server].child.iter().for_each(pause::resume);
     }
 
     /// The leader of an ensemble.
@@ -247,13 +248,6 @@ impl ZooKeepers {
         if let Some(mut guard) = self.guard.take() {
             let _ = guard.kill();
             let _ = guard.wait();
-        }
-    }
-
-    fn signal(&self, server: usize, signal: rustix::process::Signal) {
-        if let Some(child) = &self.servers[server].child {
-            let pid = rustix::process::Pid::from_child(child);
-            rustix::process::kill_process(pid, signal).expect("a signal for ZooKeeper");
         }
     }
 
