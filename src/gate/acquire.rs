@@ -56,61 +56,51 @@ struct Waiting {
     /// Somebody on this runtime sees to it that the gate goes on.
     watched: bool,
     answer: oneshot::Receiver<Result<Permit, Error>>,
-    started: Instant,
     ends: Option<Instant>,
     /// Made at the first poll that finds no answer, where one is needed.
     timer: Option<Pin<Box<Sleep>>>,
+    told: Told,
+}
+
+/// The span of a wait, with the time when it began if anybody looks.
+#[derive(Debug)]
+struct Told {
     span: Span,
+    since: Option<Instant>,
 }
 
 // === impl Acquire ===
 
 impl Acquire {
     pub(crate) fn new(gate: &Arc<Gate>, wait: &Wait) -> Self {
-        let started = now();
-        let span = tracing::info_span!(
-            "permit.wait",
-            name = %gate.queue,
-            outcome = field::Empty,
-            waited_ms = field::Empty,
-        );
+        let told = Told::new(gate);
         let (answer, receiver) = oneshot::channel();
         let terms = Terms {
             reserve: wait.reserve,
             max_hold: wait.max_hold,
         };
-        let stage = match gate.join(wait, Caller { answer, terms }, started) {
+        let ends = wait.timeout.map(|timeout| later(now(), timeout));
+        let stage = match gate.join(wait, Caller { answer, terms }) {
             Ok(Joined::Waits { waiter, watched }) => Stage::Waiting(Waiting {
                 gate: Arc::clone(gate),
                 waiter,
                 watched,
                 answer: receiver,
-                started,
-                ends: wait.timeout.map(|timeout| later(started, timeout)),
+                ends,
                 timer: None,
-                span,
+                told,
             }),
             Ok(Joined::Served(hold)) => {
-                note(&span, started, "granted");
+                told.end("granted");
                 Stage::Served(Permit::new(Arc::clone(gate), hold))
             }
             Err(error) => {
-                note(&span, started, error.kind().as_str());
+                told.end(error.kind().as_str());
                 Stage::Refused(error)
             }
         };
         Self { stage }
     }
-}
-
-fn note(span: &Span, started: Instant, outcome: &str) {
-    if span.is_disabled() {
-        return;
-    }
-    span.record("outcome", outcome);
-    let waited = now().saturating_duration_since(started);
-    let waited = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
-    span.record("waited_ms", waited);
 }
 
 impl Future for Acquire {
@@ -120,7 +110,7 @@ impl Future for Acquire {
         let this = &mut *self;
         if let Stage::Waiting(waiting) = &mut this.stage {
             let result = ready!(waiting.poll(cx));
-            waiting.note(match &result {
+            waiting.told.end(match &result {
                 Ok(_) => "granted",
                 Err(error) => error.kind().as_str(),
             });
@@ -140,7 +130,7 @@ impl Drop for Acquire {
         if let Stage::Waiting(waiting) = &self.stage {
             // If it was served already, the permit is in the channel and goes back with it.
             waiting.gate.give_up(waiting.waiter, false);
-            waiting.note("cancelled");
+            waiting.told.end("cancelled");
         }
     }
 }
@@ -177,10 +167,6 @@ impl Waiting {
         }
     }
 
-    fn note(&self, outcome: &str) {
-        note(&self.span, self.started, outcome);
-    }
-
     fn timed_out(&self) -> Error {
         let mutex = self.gate.queue.kind() == Kind::Mutex;
         let message = if !mutex {
@@ -192,5 +178,30 @@ impl Waiting {
              locked waits for itself: let it use the guard it has, or MutexGuard::reenter"
         };
         Error::new(ErrorKind::WaitTimeout, message)
+    }
+}
+
+// === impl Told ===
+
+impl Told {
+    fn new(gate: &Gate) -> Self {
+        let span = tracing::info_span!(
+            "permit.wait",
+            name = %gate.queue,
+            outcome = field::Empty,
+            waited_ms = field::Empty,
+        );
+        let since = (!span.is_disabled()).then(now);
+        Self { span, since }
+    }
+
+    fn end(&self, outcome: &str) {
+        let Some(since) = self.since else {
+            return;
+        };
+        self.span.record("outcome", outcome);
+        let waited = now().saturating_duration_since(since);
+        let waited = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
+        self.span.record("waited_ms", waited);
     }
 }

@@ -147,12 +147,7 @@ impl Gate {
     }
 
     /// A caller comes. `Err` if it is refused at once.
-    pub(super) fn join(
-        self: &Arc<Self>,
-        wait: &Wait,
-        caller: Caller,
-        now: Instant,
-    ) -> Result<Joined, Error> {
+    pub(super) fn join(self: &Arc<Self>, wait: &Wait, caller: Caller) -> Result<Joined, Error> {
         let Ok(runtime) = Handle::try_current() else {
             return Err(Error::new(
                 ErrorKind::NoRuntime,
@@ -161,56 +156,73 @@ impl Gate {
         };
         let outage = self.gates.health.outage();
         let here = runtime.id();
-        let (mut joined, pump) = self.tell_on(Some(runtime), now, |state, now| {
-            // Under the lock, as `close` is: nobody joins behind its back.
-            if self.gates.closing.load(Ordering::Relaxed) {
-                state.stats.failed += 1;
-                return Err(shutting_down());
-            }
-            let outage = outage.or_else(|| {
-                let trouble = state.trouble.as_ref()?;
-                trouble.outage_at(now, self.gates.health.outage_after())
-            });
-            if let Some(outage) = outage {
-                state.stats.unavailable += 1;
-                state.probe();
-                return Err(outage);
-            }
-            // It may have come this very moment.
-            if let Some(hold) = state.take_lingering(caller.terms, now) {
-                return Ok(Joined::Served(hold));
-            }
-            let ticket = self.gates.next_number();
-            if !wait.queue {
-                if !state.waiters.is_empty() {
-                    state.stats.limit_reached += 1;
-                    return Err(Error::new(
-                        ErrorKind::LimitReached,
-                        "every permit is taken: others wait already",
-                    ));
-                }
-                state.try_join(ticket, caller);
-            } else if state.waiters.len() >= wait.max_waiting {
-                state.stats.too_many_waiting += 1;
-                return Err(Error::new(
-                    ErrorKind::TooManyWaiting,
-                    format!(
-                        "{} callers of this process wait for a permit already",
-                        wait.max_waiting
-                    ),
-                ));
-            } else {
-                state.join(ticket, now, caller);
-            }
-            Ok(Joined::Waits {
-                waiter: ticket,
-                watched: false,
-            })
-        });
+        let mut guard = self.lock();
+        let inner = &mut *guard;
+        let now = self.time(inner);
+        let mut joined = self.let_in(&mut inner.state, wait, caller, outage, now);
+        if !inner.state.is_idle() {
+            inner.pump.remember(runtime);
+        }
+        let pump = self.follow_up(guard, now);
         if let Ok(Joined::Waits { watched, .. }) = &mut joined {
             *watched = pump == Some(here);
         }
         joined
+    }
+
+    /// Whether he may have a permit that lingers, wait or try.
+    fn let_in(
+        &self,
+        state: &mut State<Caller>,
+        wait: &Wait,
+        caller: Caller,
+        outage: Option<Error>,
+        now: Instant,
+    ) -> Result<Joined, Error> {
+        // Under the lock, as `close` is: nobody joins behind its back.
+        if self.gates.closing.load(Ordering::Relaxed) {
+            state.stats.failed += 1;
+            return Err(shutting_down());
+        }
+        let outage = outage.or_else(|| {
+            let trouble = state.trouble.as_ref()?;
+            trouble.outage_at(now, self.gates.health.outage_after())
+        });
+        if let Some(outage) = outage {
+            state.stats.unavailable += 1;
+            state.probe();
+            return Err(outage);
+        }
+        // It may have come this very moment.
+        if let Some(hold) = state.take_lingering(caller.terms, now) {
+            return Ok(Joined::Served(hold));
+        }
+        let ticket = self.gates.next_number();
+        if !wait.queue {
+            if !state.waiters.is_empty() {
+                state.stats.limit_reached += 1;
+                return Err(Error::new(
+                    ErrorKind::LimitReached,
+                    "every permit is taken: others wait already",
+                ));
+            }
+            state.try_join(ticket, caller);
+        } else if state.waiters.len() >= wait.max_waiting {
+            state.stats.too_many_waiting += 1;
+            return Err(Error::new(
+                ErrorKind::TooManyWaiting,
+                format!(
+                    "{} callers of this process wait for a permit already",
+                    wait.max_waiting
+                ),
+            ));
+        } else {
+            state.join(ticket, now, caller);
+        }
+        Ok(Joined::Waits {
+            waiter: ticket,
+            watched: false,
+        })
     }
 
     /// A caller gives up. `false` if it was served already.
@@ -353,25 +365,12 @@ impl Gate {
     /// Changes the state, and sees to it that a pump says what there is to say. What wakes somebody, by a word or by
     /// being dropped, is for the caller to do: not under the lock, for who is woken may come right back.
     fn tell<T>(self: &Arc<Self>, change: impl FnOnce(&mut State<Caller>, Instant) -> T) -> T {
-        self.tell_on(None, now(), change).0
-    }
-
-    /// [`tell`](Self::tell), by a caller whose runtime may have to go on with what he begins.
-    fn tell_on<T>(
-        self: &Arc<Self>,
-        runtime: Option<Handle>,
-        now: Instant,
-        change: impl FnOnce(&mut State<Caller>, Instant) -> T,
-    ) -> (T, Option<Id>) {
+        let now = now();
         let mut inner = self.lock();
         inner.clock.set(now);
         let result = change(&mut inner.state, now);
-        if let Some(runtime) = runtime
-            && !inner.state.is_idle()
-        {
-            inner.pump.remember(runtime);
-        }
-        (result, self.follow_up(inner, now))
+        self.follow_up(inner, now);
+        result
     }
 
     /// Sees to it that a pump does in time what there is to do now. Returns where it runs.
