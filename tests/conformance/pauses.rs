@@ -95,12 +95,16 @@ pub(super) async fn stalls_within_a_grace_do_not_prolong_it<R: Rig>(rig: &R) {
     b.say(nothing()).await;
     silence(R::LEASE * 16 / 5).await;
     if !R::FORGIVES {
-        assert_eq!(b.enter([1]).await, "H");
+        b.enters_within(1, R::LEASE).await;
         return;
     }
-    // The grace ends at 1.5 leases of the short one.
+    // The grace ends at 1.5 leases of the short one. Whoever had to stop for long may find it over.
+    let woken = Instant::now();
     for _ in 0..3 {
-        assert_eq!(b.enter([1]).await, "W");
+        let entered = b.enter([1]).await;
+        if woken.elapsed() < R::LEASE * 3 / 2 {
+            assert_eq!(entered, "W");
+        }
         silence(R::LEASE * 3 / 5).await;
     }
     assert_eq!(b.enter([1]).await, "H");

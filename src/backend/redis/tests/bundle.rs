@@ -93,13 +93,17 @@ async fn a_server_that_stands_still_is_given_up_by_all() {
     let a = Peer::new(&server.url()).lease(Duration::from_secs(1));
     a.enter(&[1]).await;
     server.pause();
-    let give_up = async |number| {
+    let give_up = async |number, after| {
         let queue = name(number);
         let call = a.session.exchange(enters(Call { queue, ..a.call() }));
-        timeout(Duration::from_millis(400), call).await
+        timeout(after, call).await
     };
-    // One alone, two together: the two hear of it first.
-    let (alone, one, other) = tokio::join!(give_up(1), give_up(2), give_up(3));
+    // One alone, who gives up by himself, and two together, who hear of it.
+    let (alone, one, other) = tokio::join!(
+        give_up(1, Duration::from_millis(400)),
+        give_up(2, Duration::from_secs(10)),
+        give_up(3, Duration::from_secs(10)),
+    );
     assert!(alone.is_err());
     for answer in [one, other] {
         assert_eq!(answer.unwrap().unwrap_err().kind(), ErrorKind::Unavailable);
