@@ -630,3 +630,23 @@ fn however_many_names_try_again_a_permit_is_not_lost_by_a_single_call() {
     };
     assert!(until + LEASE / 6 < line.state.tickets.expiry(hold).unwrap());
 }
+
+#[test]
+fn what_comes_free_after_a_shutdown_has_begun_does_not_linger() {
+    let mut line = Line::new(2, false, ALL);
+    let hold = line.first();
+    line.state.stop_lingering();
+    line.drop(hold);
+    assert!(!line.state.has_lingering());
+    assert_eq!(line.leaves(), [hold.ticket]);
+}
+
+#[test]
+fn what_was_seen_by_another_limit_lets_nothing_linger() {
+    let mut line = Line::new(4, false, ALL);
+    let hold = line.first();
+    line.state.set_limit(1);
+    line.drop(hold);
+    assert!(!line.state.has_lingering(), "half the limit is not free");
+    assert_eq!(line.leaves(), [hold.ticket]);
+}
