@@ -13,6 +13,7 @@ mod agent;
 mod cancellation;
 mod clocks;
 mod contention;
+mod hogs;
 mod holders;
 mod late_calls;
 mod lifetimes;
