@@ -94,3 +94,30 @@ async fn a_short_pause_loses_nothing() {
     assert!(holder.release("held").await);
     other.granted("waits").await;
 }
+
+#[tokio::test]
+async fn a_pause_during_a_call_is_no_outage() {
+    let server = RedisServer::start();
+    // It may stand still for two thirds of that.
+    let mut process = Agent::start(&server.url(), 10 * LEASE);
+    process.acquire("held", "asleep", 4);
+    process.granted("held").await;
+    server.pause();
+    process.acquire("comes", "asleep", 4);
+    // By then it has been asked for.
+    for _ in 0..2 {
+        assert!(process.is_valid("held").await);
+    }
+    process.0.pause();
+    // The answer lies in its socket from here on.
+    server.resume();
+    let permits = coordinator(&server.url());
+    until_seen(&permits, "asleep", (2, 0), millis(2000)).await;
+    tokio::time::sleep(millis(1500)).await;
+    process.0.resume();
+    assert!(
+        process.granted_within("comes", 2 * LEASE).await,
+        "{:?}",
+        process.0.said()
+    );
+}
