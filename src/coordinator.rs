@@ -228,7 +228,7 @@ impl Coordinator {
     ///
     /// # Errors
     ///
-    /// When the backend does not answer or refuses.
+    /// [`ErrorKind::InvalidConfig`] for a name that is too long; else when the backend does not answer or refuses.
     ///
     /// # Cancel safety
     ///
@@ -241,12 +241,13 @@ impl Coordinator {
     /// Takes a ticket that [`inspect`](Self::inspect) has shown out of the semaphore with this name. `false` if it was
     /// not there.
     ///
-    /// A permit is lost by it: its holder learns that at its next renewal, a third of its lease later at most. A waiter
-    /// only loses its place: its process puts it at the end of the queue again.
+    /// A permit is lost by it: its holder learns that at its next renewal, a third of its lease later at most, or whoever has
+    /// got it [from hand to hand](crate::guide::queue) by then. A waiter only loses its place: its process puts it at the
+    /// end of the queue again.
     ///
     /// # Errors
     ///
-    /// When the backend does not answer or refuses.
+    /// As [`inspect`](Self::inspect).
     ///
     /// # Cancel safety
     ///
@@ -258,7 +259,9 @@ impl Coordinator {
 
     /// Refuses newcomers, waits until those who hold or wait are done, for `within` at most, then takes back what is
     /// still out (its holders learn by [`Permit::lost`](crate::Permit::lost)). Ends when the backend has answered that
-    /// everything is given back, or when every lease has run out.
+    /// everything is given back. Where it does not answer, or refuses, that is given up after `within` and
+    /// [`outage_after`](CoordinatorBuilder::outage_after), or when every lease has run out: what was held then comes free with
+    /// its lease.
     ///
     /// # Errors
     ///

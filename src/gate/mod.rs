@@ -37,6 +37,7 @@ pub(crate) use one_name::Gate;
 pub use stats::Stats;
 
 use crate::backend::{Event, Events, Inspection, Session, call_time};
+use crate::clock::now;
 use crate::error::Error;
 use crate::name::{Node, Queue};
 use hands::Shortcuts;
@@ -54,6 +55,8 @@ const MOST_RENEWALS: usize = 256;
 /// second.
 const RETRY_EVERY: Duration = Duration::from_micros(100);
 const LONGEST_RETRY: Duration = Duration::from_secs(1);
+/// How often a shutdown looks what is left.
+const LOOK_ROUND: Duration = Duration::from_millis(250);
 
 /// All gates of one coordinator, and what they share.
 pub(crate) struct Gates {
@@ -246,8 +249,11 @@ impl Gates {
         let gates = self.all();
         let cut = gates.iter().map(|gate| gate.close()).sum();
         drop(gates);
-        // Not for ever: a leave is said for one lease at most.
-        self.all_quiet().await;
+        // Not for ever: a leave is said for one lease at most, and to nobody who does not listen.
+        tokio::select! {
+            () = self.all_quiet() => {}
+            () = self.nobody_answers() => {}
+        }
         cut
     }
 
@@ -262,7 +268,27 @@ impl Gates {
             }
             busy.iter().for_each(|gate| gate.look_after_pump());
             drop(busy);
-            let _ = tokio::time::timeout(Duration::from_millis(250), quiet).await;
+            let _ = tokio::time::timeout(LOOK_ROUND, quiet).await;
+        }
+    }
+
+    /// Ends when all who still have something to say have been failing for as long as makes an outage.
+    async fn nobody_answers(&self) {
+        let mut since = None;
+        loop {
+            let gates = self.all();
+            let answered = gates
+                .iter()
+                .any(|gate| !gate.is_quiet() && !gate.is_failing());
+            drop(gates);
+            let now = now();
+            let failing_since = *since.get_or_insert(now);
+            if answered {
+                since = None;
+            } else if now - failing_since >= self.health.outage_after() {
+                return;
+            }
+            tokio::time::sleep(LOOK_ROUND.min(self.health.outage_after())).await;
         }
     }
 }

@@ -338,6 +338,11 @@ impl Gate {
         self.lock().state.is_quiet()
     }
 
+    /// The last call was not answered, or refused.
+    pub(super) fn is_failing(&self) -> bool {
+        self.lock().failing
+    }
+
     /// Refuses everybody and takes everything back. Returns how many permits were still out.
     pub(super) fn close(self: &Arc<Self>) -> usize {
         let news = self.tell(|state, _| state.close(&shutting_down()));

@@ -23,6 +23,8 @@ const PATIENCE: Duration = Duration::from_millis(250);
 pub(super) const LOOK_AFTER_PUMP: Duration = Duration::from_secs(2);
 /// So many runtimes of callers are remembered.
 const MOST_RUNTIMES: usize = 8;
+/// A timer that ends so late tells of a process that stood still, and of no backend.
+const LATE: Duration = Duration::from_millis(100);
 /// So long a call may take at least before newcomers are refused for want of an answer.
 const LEAST_CHANCE: Duration = Duration::from_millis(100);
 
@@ -286,6 +288,10 @@ impl Pump {
         while now() < begins {
             sleep_until(begins).await;
         }
+        if now() > begins + LATE {
+            // The answer may lie here already: the call's own end judges.
+            return pending().await;
+        }
         if let Some(error) = health.overdue(sent, now()) {
             let mut inner = self.gate.lock();
             let current = inner.pump.current == self.number;
@@ -297,7 +303,13 @@ impl Pump {
 
     fn hear(&self, answer: Result<Outcome, Error>, sent: Instant) {
         let now = now();
-        let health = &self.gate.gates.health;
+        let gates = &self.gate.gates;
+        let health = &gates.health;
+        // A call lasts so long at most. If it was more, this process stood still meanwhile, which is no fault of the backend.
+        let stood_still = now
+            .saturating_duration_since(sent)
+            .saturating_sub(gates.call_timeout);
+        let under_way_since = sent + stood_still;
         // What newcomers are told, if they are to be refused.
         let refusal = match &answer {
             Ok(_) => {
@@ -309,13 +321,12 @@ impl Pump {
                 health.answered(now);
                 Some(error.clone())
             }
-            Err(error) => health.failed(sent, now, error),
+            Err(error) => health.failed(under_way_since, now, error),
         };
         let mut inner = self.gate.lock();
         if inner.pump.current != self.number {
             return;
         }
-        let gates = &self.gate.gates;
         if inner.failing != answer.is_err() {
             inner.failing = answer.is_err();
             gates.count_failing(inner.failing);
@@ -326,7 +337,7 @@ impl Pump {
                 inner.state.unheard(rand::random(), gates.crowded(), now);
                 let refusal = refusal.or_else(|| {
                     let trouble = &mut inner.state.trouble;
-                    Trouble::note(trouble, sent, now, error, health.outage_after()).0
+                    Trouble::note(trouble, under_way_since, now, error, health.outage_after()).0
                 });
                 match refusal {
                     Some(error) => inner.state.refuse_newcomers(&error),

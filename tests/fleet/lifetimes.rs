@@ -3,7 +3,7 @@
 use crate::agent::Agent;
 use crate::modes;
 use crate::support::redis::RedisServer;
-use crate::{LEASE, backend, coordinator, millis, seen, until_seen};
+use crate::{LEASE, backend, coordinator, millis, seen, until_seen, within};
 use rustix::process::Signal;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -93,13 +93,26 @@ async fn a_process_that_is_interrupted_and_shuts_down_leaves_nothing() {
 
 #[tokio::test]
 async fn a_process_that_ends_while_its_server_is_down_does_not_hang() {
-    let mut server = RedisServer::start();
-    let mut agent = Agent::start(&server.url(), LEASE);
-    agent.acquire("a", "ended", 1);
-    agent.granted("a").await;
-    server.kill();
-    agent.0.signal(Signal::INT);
-    let start = Instant::now();
-    assert!(agent.0.ended().await.success());
-    assert!(start.elapsed() < 3 * LEASE, "{:?}", start.elapsed());
+    for lease in [LEASE, 100 * LEASE] {
+        let mut server = RedisServer::start();
+        let mut agent = Agent::start(&server.url(), lease);
+        agent.acquire("a", "ended", 1);
+        agent.granted("a").await;
+        server.kill();
+        agent.0.signal(Signal::INT);
+        let start = Instant::now();
+        assert!(agent.0.ended().await.success());
+        assert!(start.elapsed() < 5 * LEASE, "{:?}", start.elapsed());
+    }
+}
+
+#[tokio::test]
+async fn who_was_never_let_in_ends_soon() {
+    let server = RedisServer::start_with(&["--requirepass", "secret"]);
+    let builder = modes::builder(backend(&server.url()));
+    let permits = builder.lease(100 * LEASE).build().unwrap();
+    let refused = permits.semaphore("ended", 1).unwrap().acquire().await;
+    assert_eq!(refused.unwrap_err().kind(), ErrorKind::Denied);
+    let shutdown = permits.shutdown(millis(100));
+    within(5 * LEASE, "a shutdown", shutdown).await.unwrap();
 }
