@@ -68,11 +68,24 @@ impl RedisSession {
             let answer = self.servers.try_send(spot, &command).await?;
             missing.note(&command, answer, self.servers.name())?;
         }
+        if !missing.is_empty() {
+            // All at once, for who sets the rights.
+            let publish = redis::cmd("publish").arg(self.inbox()).arg("").clone();
+            let answer = self.servers.try_send(spot, &publish).await?;
+            missing.note(&publish, answer, self.servers.name())?;
+            if self.servers.is_deaf(spot) {
+                missing.note_right("+subscribe");
+            }
+        }
         missing.check(self.servers.name(), &format!("{}:*", self.prefix))
     }
 
+    fn inbox(&self) -> String {
+        wire::inbox(&self.prefix, self.node.as_str())
+    }
+
     async fn look_at_channel(&self, spot: Spot) -> Result<(), Error> {
-        let inbox = wire::inbox(&self.prefix, self.node.as_str());
+        let inbox = self.inbox();
         let missing = |right: &str| {
             Error::new(
                 ErrorKind::Denied,
@@ -139,9 +152,13 @@ pub(in crate::backend) fn check_version(hello: &Value, server: &str) -> Result<(
     }
 }
 
-/// The rights that we need and do not have.
+/// The rights that we need and do not have, as `ACL SETUSER` calls them.
 #[derive(Default)]
-pub(in crate::backend) struct Missing(BTreeSet<String>);
+pub(in crate::backend) struct Missing {
+    commands: BTreeSet<String>,
+    keys: bool,
+    channels: bool,
+}
 
 impl Missing {
     /// What the server said to one command of those that will be needed.
@@ -153,7 +170,11 @@ impl Missing {
     ) -> Result<(), Error> {
         match answer {
             Err(error) if wire::is_denied(&error) => {
-                self.0.insert(format!("+{}", wire::name(command)));
+                match wire::denied(&error) {
+                    wire::Denied::Command => self.note_right(&format!("+{}", wire::name(command))),
+                    wire::Denied::Key => self.keys = true,
+                    wire::Denied::Channel => self.channels = true,
+                }
                 Ok(())
             }
             Err(error) if error.is_io_error() => Err(wire::error(&error, server)),
@@ -162,16 +183,29 @@ impl Missing {
         }
     }
 
-    /// Says what is missing, if anything is.
+    fn note_right(&mut self, right: &str) {
+        self.commands.insert(right.to_owned());
+    }
+
+    fn is_empty(&self) -> bool {
+        self.commands.is_empty() && !self.keys && !self.channels
+    }
+
+    /// Says what is missing, if anything is. `keys`: the pattern that all keys fit.
     pub(in crate::backend) fn check(self, server: &str, keys: &str) -> Result<(), Error> {
-        if self.0.is_empty() {
+        if self.is_empty() {
             return Ok(());
         }
-        let missing = Vec::from_iter(self.0).join(" ");
+        let all_keys = self.keys.then(|| format!("~{keys}"));
+        let inboxes = format!("&{}inbox:*", keys.trim_end_matches('*'));
+        let channels = self.channels.then_some(inboxes);
+        let patterns = all_keys.into_iter().chain(channels);
+        let missing: Vec<_> = patterns.chain(self.commands).collect();
         Err(Error::new(
             ErrorKind::Denied,
             format!(
-                "Redis at {server} does not give us all rights to the keys {keys}, these are missing: {missing}"
+                "Redis at {server} does not give us all rights to the keys {keys}, these are missing: {}",
+                missing.join(" ")
             ),
         ))
     }

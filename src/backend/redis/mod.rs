@@ -93,7 +93,8 @@ const OLDEST: (u32, u32) = (6, 2);
 /// ```
 ///
 /// Without the right to the channel, or to `PUBLISH` and `SUBSCRIBE`, everything still works: those who wait then ask ten
-/// times a second instead of being told, and one warning says so.
+/// times a second instead of being told, and one warning says so. ([`Coordinator::check`](crate::Coordinator::check) calls
+/// it an error, so that nobody overlooks it.)
 ///
 /// Whoever may publish on an inbox channel can tell its process that it was granted what it waits for: keep that right
 /// to the applications that share the permits.

@@ -72,6 +72,11 @@ impl Server {
             "redis+unix" | "unix" | "valkey+unix" => &["db", "user", "pass", "protocol"][..],
             _ => &["protocol"],
         };
+        if (url.query_pairs()).any(|(key, _)| key == "prefix") {
+            return Err(Error::config(
+                "a prefix is no part of this URL: Redis::prefix is for it, or Coordinator::connect, which knows URLs with one",
+            ));
+        }
         // Passed over in silence, a prefix with a slip in it would be none.
         if (url.query_pairs()).any(|(key, _)| !known.contains(&key.as_ref())) {
             return Err(Error::config(FORM));
@@ -79,6 +84,9 @@ impl Server {
         let info = url
             .into_connection_info()
             .map_err(|_| Error::config(FORM))?;
+        if info.redis_settings().db() < 0 {
+            return Err(Error::config(FORM));
+        }
         let client = Client::open(info).map_err(|_| Error::config(FORM))?;
         #[cfg_attr(not(feature = "redis-tls"), allow(unused_mut))]
         let mut server = Self::of_client(client);

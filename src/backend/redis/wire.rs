@@ -75,6 +75,8 @@ impl Keys {
         let (permits, meta, lone) = (&*self.permits, &*self.meta, &*self.lone);
         let words: &[&[&str]] = &[
             &["time"],
+            &["eval", "return 0", "0"],
+            &["evalsha", "", "0"],
             &["zadd", permits, "1", "x"],
             &["zcard", permits],
             &["zcount", permits, "0", "1"],
@@ -547,6 +549,11 @@ pub(in crate::backend) fn error(error: &RedisError, server: &str) -> Error {
                 "Redis at {server} has something else stored under our keys, choose another prefix: {text}"
             ),
         )
+    } else if error.kind() == redis::ErrorKind::Parse {
+        (
+            ErrorKind::Incompatible,
+            format!("what answers at {server} does not speak as Redis does"),
+        )
     } else if is_passing(error, &text) {
         (
             ErrorKind::Unavailable,
@@ -593,6 +600,24 @@ pub(in crate::backend) fn is_denied(error: &RedisError) -> bool {
     }
 }
 
+/// What a server refuses to who lacks a right.
+#[derive(Debug, PartialEq)]
+pub(in crate::backend) enum Denied {
+    Command,
+    Key,
+    Channel,
+}
+
+/// What of a command it was. The server knows the right to a command before that to a key.
+pub(in crate::backend) fn denied(error: &RedisError) -> Denied {
+    let text = text(error);
+    match text.split_once("access").map(|(_, what)| what) {
+        Some(what) if what.contains("key") => Denied::Key,
+        Some(what) if what.contains("channel") => Denied::Channel,
+        _ => Denied::Command,
+    }
+}
+
 /// Something that passes by itself.
 fn is_passing(error: &RedisError, text: &str) -> bool {
     const SIGNS: &[&str] = &[
@@ -610,10 +635,7 @@ fn is_passing(error: &RedisError, text: &str) -> bool {
         // The slot moved away while a script ran.
         "non local key",
     ];
-    matches!(
-        error.kind(),
-        redis::ErrorKind::Parse | redis::ErrorKind::Client
-    ) || SIGNS.iter().any(|sign| text.contains(sign))
+    error.kind() == redis::ErrorKind::Client || SIGNS.iter().any(|sign| text.contains(sign))
 }
 
 /// The server's own words, without what the client library adds.

@@ -18,6 +18,8 @@ fn urls_are_checked_when_given() {
         "127.0.0.1:6379",
         "http://u:secret@h",
         "redis://u:secret@h/x",
+        "redis://u:secret@h/-1",
+        "redis://u:secret@h?prefix=shop",
         "redis://:secret@0.0.0.0",
         "redis://u:secret@",
         "rediss://u:secret@h#insecure",

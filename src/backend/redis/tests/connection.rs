@@ -28,6 +28,21 @@ async fn a_server_that_is_down_is_said_at_once() {
 }
 
 #[tokio::test]
+async fn a_server_of_another_kind_is_said_in_plain_words() {
+    let other = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("redis://{}", other.local_addr().unwrap());
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = other.accept().await {
+            let answer = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n";
+            let _ = tokio::io::AsyncWriteExt::write_all(&mut stream, answer).await;
+        }
+    });
+    let error = Peer::new(&url).try_to_enter(&[1]).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Incompatible, "{error}");
+    assert!(!error.to_string().contains('\n'), "{error}");
+}
+
+#[tokio::test]
 async fn a_restart_between_two_calls_goes_unnoticed() {
     let mut server = RedisServer::start();
     let mut a = Peer::new(&server.url());

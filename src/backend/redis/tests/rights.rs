@@ -1,6 +1,7 @@
 //! Users with few rights, and with too few.
 
 use super::*;
+use std::collections::BTreeSet;
 
 fn user(server: &RedisServer, rights: &str) -> String {
     let mut words = vec!["ACL", "SETUSER", "u", "reset", "on", ">secret", "~shop:*"];
@@ -75,6 +76,27 @@ async fn each_missing_right_is_named() {
         .await
         .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+}
+
+#[tokio::test]
+async fn all_that_is_missing_is_named_at_once() {
+    let server = RedisServer::start();
+    let missing = async |rights: &str| {
+        let error = Peer::new(&user(&server, rights)).session.check(LEASE).await;
+        let said = error.unwrap_err().to_string();
+        let (_, missing) = said.split_once("missing: ").expect("a list");
+        missing.to_owned()
+    };
+    let needed: BTreeSet<_> = RIGHTS.split_whitespace().collect();
+    let none = missing("-@all").await;
+    assert_eq!(none.split(' ').collect::<BTreeSet<_>>(), needed);
+    // Not of the commands, but of what they are for.
+    assert_eq!(
+        missing("resetkeys ~other:* +@all &shop:inbox:*").await,
+        "~shop:*"
+    );
+    let both = missing("resetkeys ~other:* +@all resetchannels").await;
+    assert_eq!(both, "~shop:* &shop:inbox:* +subscribe");
 }
 
 #[tokio::test]
