@@ -52,7 +52,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     println!("{CALLERS} callers, each works for {WORK:?} (░ waits, █ runs)\n");
     for (n, caller) in callers.into_iter().enumerate() {
         let (came_in, went_out, here, everywhere) = caller.await??;
-        let columns = |time: Duration| (time.as_millis() / 50) as usize;
+        let columns = |time: Duration| (time.as_millis() / 50).min(80) as usize;
         let (waits, runs) = (columns(came_in), columns(went_out - came_in));
         println!("{n:>4} {}{}", "░".repeat(waits), "█".repeat(runs));
         peak = peak.max(here);

@@ -175,7 +175,9 @@ impl MutexGuard {
         self.permit.queue().name()
     }
 
-    /// The fencing token: strictly higher than that of every holder of this name before.
+    /// The fencing token: strictly higher than that of every holder of this name before (but for the moment after a flush or
+    /// an eviction that the [guide](crate::guide::queue#when-the-store-forgets) describes: then a lower one is out, to be
+    /// refused).
     ///
     /// Hand it to whatever the lock protects, and let that refuse a token lower than the highest it has seen: then a
     /// holder that was paused for longer than its lease, and does not know yet, does no harm. (The idea is Martin
@@ -238,7 +240,8 @@ impl MutexGuard {
     }
 
     /// Unlocks and waits for the answer: `true` if it was held until now, `false` if it had been lost before. While
-    /// another guard of the same hold is out, it stays locked.
+    /// another guard of the same hold is out, it stays locked. When it goes to somebody who waits here,
+    /// [from hand to hand](crate::guide::queue), the answer is what this process knows.
     ///
     /// # Errors
     ///

@@ -106,7 +106,8 @@ impl Permit {
     }
 
     /// Gives the permit back and waits for the answer: `true` if it was held until now, `false` if it had been lost
-    /// before. While another guard ([`PermitHandle::keep`]) shares it, it stays held.
+    /// before. While another guard ([`PermitHandle::keep`]) shares it, it stays held. When it goes to somebody who waits here,
+    /// [from hand to hand](crate::guide::queue), the answer is what this process knows.
     ///
     /// # Errors
     ///

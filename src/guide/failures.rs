@@ -24,7 +24,7 @@
 //! | --- | --- |
 //! | holds | a permit is in doubt one lease after its last confirmation, and valid again afterwards. A **mutex is lost** then, although nobody else could get it |
 //! | waits | waits on, until its own timeout |
-//! | comes | waits for up to 1 s ([`outage_after`]), then, at once from there on, is refused with [`Unavailable`], or let pass ([`OnUnavailable`]) |
+//! | comes | waits for up to 1 s ([`outage_after`]), then, at once from there on, is refused with [`Unavailable`], or let pass ([`OnUnavailable`]); with a shorter timeout of its own it is refused by that in the first second |
 //! | had a right withdrawn, or the password changed | the same; newcomers are refused at once with [`Denied`] |
 //!
 //! All is as before within 2 s of its return, or once there is a majority and a leader. A call that runs late, twice, or whose answer is lost does no harm. Each has a

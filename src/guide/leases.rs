@@ -72,7 +72,7 @@
 //!
 //! /// Sells one. `false`: there is none, or somebody with a newer token was here.
 //! fn sell(db: &Connection, product: i64, token: u64) -> rusqlite::Result<bool> {
-//!     let token = token as i64; // below 2^53
+//!     let token = token as i64; // below 2^63
 //!     // From here on nobody with an older token can write.
 //!     let fenced = db.execute(
 //!         "UPDATE product SET token = ?1 WHERE id = ?2 AND token < ?1",
@@ -104,7 +104,8 @@
 //!
 //! With Redis a token is the server's time in microseconds, or the last one plus one if that is more. So tokens go on
 //! rising over restarts and flushes of the server, as long as its clock does not fall behind in between. With etcd and
-//! ZooKeeper it is the number of a write. Semaphores have none. What
+//! ZooKeeper it is the number of a write. All of them are multiplied by 1,024, to leave room for permits that go
+//! [from hand to hand](super::queue): 64 bits are needed, and a number in JSON has 53. Semaphores have none. What
 //! cannot compare numbers (a mail, a payment at a partner) cannot be fenced; give it a key of its own by which it
 //! recognises a repetition.
 //!

@@ -24,9 +24,22 @@
 //! still has of it ([`PermitHandle`](crate::PermitHandle)) is worth nothing any more. The fencing token of a mutex rises
 //! with every hop: it is the backend's token times 1,024, and one more for each.
 //!
-//! A newcomer is named to the backend at once; but where the last answer, younger than 10 ms, showed every permit taken and
-//! somebody waiting elsewhere, only after 2 ms (not with `strict_fifo`), together with those who have come meanwhile: a permit from hand
-//! to hand may have come first.
+//! With `strict_fifo` a newcomer is named to the backend at once. Otherwise a permit from hand to hand may come first, and so
+//! he is named, together with those who have come meanwhile,
+//!
+//! * when the last answer has become 10 ms old, where by it nobody waits elsewhere and every permit is in his process: who
+//!   joins the queue elsewhere in these 10 ms stands before him, however many they are. The order of arrival over
+//!   processes is exact to 10 ms;
+//! * after 2 ms, where by the last answer, younger than 10 ms, every permit is taken and somebody waits elsewhere.
+//!
+//! ## When the store forgets
+//!
+//! A permit goes from hand to hand by what its process knows. If the backend has forgotten it since the last answer (a flush,
+//! an [eviction](crate::Coordinator::evict)), the next one here gets what is nobody's any more, as its holder had until
+//! then: for 200 ms at most, unless nobody else waits; then the next answer tells. The token of a mutex is then
+//! lower than that of whoever was granted meanwhile, so that a store that compares tokens refuses it; and
+//! [`unlock`](crate::MutexGuard::unlock) and [`release`](crate::Permit::release), which ask nobody when somebody here takes
+//! over, answer `true`. With `strict_fifo` all of that comes from the backend.
 //!
 //! ## What it saves
 //!

@@ -20,12 +20,14 @@
 //! is missing; it also warns in the log when the server evicts. Call it at the start. Whether its failure ends the
 //! process is up to you: end it for [`Denied`](crate::ErrorKind::Denied) and
 //! [`Incompatible`](crate::ErrorKind::Incompatible), which waiting does not mend; go on for
-//! [`Unavailable`](crate::ErrorKind::Unavailable).
+//! [`Unavailable`](crate::ErrorKind::Unavailable). (A right to the channel of a Redis that is missing is `Denied` too; permits
+//! work without it, but who waits has to poll.)
 //!
 //! # At the end
 //!
 //! First no new requests, then the end of those under way, then [`Coordinator::shutdown`], so that what this process
-//! held is free at once and not one lease later. Stay within the time that your platform gives before it kills.
+//! held is free at once and not one lease later. Stay within the time that your platform gives before it kills: what you
+//! give it, and 1 s ([`outage_after`](crate::CoordinatorBuilder::outage_after)) if the backend does not answer.
 //!
 //! ```no_run
 //! use axum::{Router, routing::get};

@@ -10,7 +10,8 @@
 //!
 //! * **how long the permit is held**: [`UntilBodyEnd`], the default of the limit, or [`AtResponse`], that of the keyed
 //!   layers. [`HoldPermit`] is what the former asks of a response, and [`PermitBody`] is the body that carries the permit;
-//! * **how a refusal looks**: [`AsError`], the default, or [`AsResponse`], whose body is a [`RejectionBody`].
+//! * **how a refusal looks**: [`AsError`], the default ([`AsHttpError`] where the request's extensions get a handle of the
+//!   permit), or [`AsResponse`], whose body is a [`RejectionBody`].
 
 mod held;
 pub mod keyed;

@@ -12,6 +12,10 @@ pub enum OnUnavailable {
     #[default]
     Reject,
     /// It passes without a permit: requests are served, at the price of the limit.
+    ///
+    /// That there is an outage shows after [`outage_after`](crate::CoordinatorBuilder::outage_after), 1 s unless set. Until
+    /// then a request waits, and one whose `wait_timeout` is shorter is refused with
+    /// [`WaitTimeout`](crate::ErrorKind::WaitTimeout): let `outage_after` be the shorter one.
     Allow,
 }
 
