@@ -36,7 +36,7 @@
 //!
 //! A permit goes from hand to hand by what its process knows. If the backend has forgotten it since the last answer (a flush,
 //! an [eviction](crate::Coordinator::evict)), the next one here gets what is nobody's any more, as its holder had until
-//! then: for 200 ms at most, unless nobody else waits; then the next answer tells. The token of a mutex is then
+//! then: for 200 ms after its grant at most, or 10 ms after an answer that showed nobody waiting elsewhere. The token of a mutex is then
 //! lower than that of whoever was granted meanwhile, so that a store that compares tokens refuses it; and
 //! [`unlock`](crate::MutexGuard::unlock) and [`release`](crate::Permit::release), which ask nobody when somebody here takes
 //! over, answer `true`. With `strict_fifo` all of that comes from the backend.

@@ -1,11 +1,11 @@
 //! Processes that are at a name all the time, and those that come to it now and then: what hand-off may cost them.
 
 use crate::support::redis::RedisServer;
-use crate::{LEASE, coordinator, millis, within};
+use crate::{LEASE, backend, coordinator, millis, within};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
-use tokio::task::JoinSet;
-use tower_permit::Mutex;
+use tokio::task::{JoinHandle, JoinSet};
+use tower_permit::{Coordinator, Mutex, MutexGuard};
 
 /// Tasks that lock one after the other, for a millisecond each, again and again.
 struct Hog {
@@ -91,4 +91,57 @@ async fn who_waits_elsewhere_is_passed_by_a_few_for_each_place_before_it() {
         );
     }
     hog.end().await;
+}
+
+// What the short cuts do not promise, and `strict_fifo` does.
+
+#[tokio::test]
+async fn in_strict_order_a_crowd_from_elsewhere_does_not_pass_who_came_first() {
+    let server = RedisServer::start();
+    let mutexes = [(); 2].map(|()| strict(&server, "crowd"));
+    let held = mutexes[0].lock().await.unwrap();
+    let first = wait(&mutexes[0]);
+    until_waiting(&mutexes[1], 1).await;
+    let crowd = Hog::start(&mutexes[1], 30);
+    until_waiting(&mutexes[1], 31).await;
+    drop(held);
+    drop(within(LEASE, "a turn", first).await.unwrap());
+    let passed = crowd.entries();
+    crowd.end().await;
+    // One comes in as soon as it is free.
+    assert!(passed <= 1, "{passed} who came later went before it");
+}
+
+#[tokio::test]
+async fn in_strict_order_nothing_comes_by_a_hand_whose_permit_was_forgotten() {
+    let server = RedisServer::start();
+    let mutexes = [(); 2].map(|()| strict(&server, "forgotten"));
+    let old = mutexes[0].lock().await.unwrap();
+    let next = wait(&mutexes[0]);
+    until_waiting(&mutexes[1], 1).await;
+    server.command(&["FLUSHALL"]);
+    let new = mutexes[1].lock().await.unwrap();
+    assert!(!old.unlock().await.unwrap(), "two held it");
+    let token = new.token();
+    drop(new);
+    let next = within(10 * LEASE, "a turn", next).await.unwrap();
+    assert!(next.token() > token, "{} after {token}", next.token());
+}
+
+fn strict(server: &RedisServer, name: &str) -> Mutex {
+    let builder = Coordinator::builder(backend(&server.url()));
+    let permits = builder.lease(LEASE).strict_fifo(true).build().unwrap();
+    permits.mutex(name).unwrap()
+}
+
+fn wait(mutex: &Mutex) -> JoinHandle<MutexGuard> {
+    let mutex = mutex.clone();
+    tokio::spawn(async move { mutex.lock().await.unwrap() })
+}
+
+/// Waits until so many stand in the queue.
+async fn until_waiting(mutex: &Mutex, wanted: u64) {
+    while mutex.inspect().await.expect("an answer").waiting != wanted {
+        tokio::time::sleep(millis(2)).await;
+    }
 }
