@@ -73,7 +73,7 @@ impl RedisSession {
             let publish = redis::cmd("publish").arg(self.inbox()).arg("").clone();
             let answer = self.servers.try_send(spot, &publish).await?;
             missing.note(&publish, answer, self.servers.name())?;
-            if self.servers.is_deaf(spot) {
+            if self.servers.is_deaf(spot) && !missing.channels {
                 missing.note_right("+subscribe");
             }
         }

@@ -611,7 +611,7 @@ pub(in crate::backend) enum Denied {
 /// What of a command it was. The server knows the right to a command before that to a key.
 pub(in crate::backend) fn denied(error: &RedisError) -> Denied {
     let text = text(error);
-    match text.split_once("access").map(|(_, what)| what) {
+    match text.split_once("permissions to access").map(|(_, what)| what) {
         Some(what) if what.contains("key") => Denied::Key,
         Some(what) if what.contains("channel") => Denied::Channel,
         _ => Denied::Command,
