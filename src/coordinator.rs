@@ -259,9 +259,9 @@ impl Coordinator {
 
     /// Refuses newcomers, waits until those who hold or wait are done, for `within` at most, then takes back what is
     /// still out (its holders learn by [`Permit::lost`](crate::Permit::lost)). Ends when the backend has answered that
-    /// everything is given back. Where it does not answer, or refuses, that is given up after `within` and
-    /// [`outage_after`](CoordinatorBuilder::outage_after), or when every lease has run out: what was held then comes free with
-    /// its lease.
+    /// everything is given back. Where it does not answer, or refuses, that is given up after `within`,
+    /// [`outage_after`](CoordinatorBuilder::outage_after) and a second or less, or when every lease has run out: what was held
+    /// then comes free with its lease.
     ///
     /// # Errors
     ///

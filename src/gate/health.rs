@@ -8,6 +8,9 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
+/// So long a failure says at least that there is trouble: calls that fail pause for less in between.
+const LEAST_TROUBLE: Duration = Duration::from_millis(250);
+
 /// Watches whether calls are answered.
 #[derive(Debug)]
 pub(crate) struct Health {
@@ -130,7 +133,7 @@ impl Trouble {
             error: error.clone(),
             outage: false,
         });
-        if !trouble.outage && now > trouble.last_failure + outage_after {
+        if !trouble.outage && sent > trouble.last_failure + outage_after.max(LEAST_TROUBLE) {
             // Nobody has asked for so long that the last failure says nothing about now.
             trouble.since = sent;
         }
@@ -196,6 +199,20 @@ mod tests {
         health.failed(start, start + AFTER, &error());
         assert!(health.outage_at(start + AFTER * 2).is_some());
         assert!(health.outage_at(start + AFTER * 3).is_none());
+    }
+
+    #[test]
+    fn pauses_between_tries_and_timers_that_are_late_do_not_put_an_outage_off() {
+        for (after, pause, lasts) in [(50, 120, 0), (50, 120, 25), (1000, 550, 500)] {
+            let [after, pause, lasts] = [after, pause, lasts].map(Duration::from_millis);
+            let (health, mut sent) = (Health::new(after), Instant::now());
+            let told = (0..3).any(|_| {
+                let told = health.failed(sent, sent + lasts, &error());
+                sent += lasts + pause;
+                told.is_some()
+            });
+            assert!(told, "{after:?} {pause:?} {lasts:?}");
+        }
     }
 
     #[test]

@@ -241,7 +241,7 @@ impl Gates {
     }
 
     /// Refuses newcomers, waits until everything is given back, at most for `within`; then takes back what is still
-    /// out. Ends when every leave was answered, or is a lease old. Returns how many permits were still out.
+    /// out. Ends when every leave was answered, or is a lease old, or nobody answers. Returns how many permits were still out.
     pub(crate) async fn shut_down(&self, within: Duration) -> usize {
         self.closing.store(true, Ordering::Relaxed);
         self.all().iter().for_each(|gate| gate.stop_lingering());
@@ -272,22 +272,23 @@ impl Gates {
         }
     }
 
-    /// Ends when all who still have something to say have been failing for as long as makes an outage.
+    /// Ends when all who still have something to say have been failing for as long as makes an outage, and nobody has come
+    /// to an end meanwhile.
     async fn nobody_answers(&self) {
-        let mut since = None;
+        let (mut since, mut busy) = (now(), usize::MAX);
         loop {
             let gates = self.all();
-            let answered = gates
-                .iter()
-                .any(|gate| !gate.is_quiet() && !gate.is_failing());
+            let left = gates.iter().filter(|gate| !gate.is_quiet());
+            let (left, answers) = left.fold((0, false), |(left, answers), gate| {
+                (left + 1, answers || !gate.is_failing())
+            });
             drop(gates);
-            let now = now();
-            let failing_since = *since.get_or_insert(now);
-            if answered {
-                since = None;
-            } else if now - failing_since >= self.health.outage_after() {
+            if answers || left < busy {
+                since = now();
+            } else if now().saturating_duration_since(since) >= self.health.outage_after() {
                 return;
             }
+            busy = left;
             tokio::time::sleep(LOOK_ROUND.min(self.health.outage_after())).await;
         }
     }

@@ -345,6 +345,10 @@ impl Gate {
 
     /// Refuses everybody and takes everything back. Returns how many permits were still out.
     pub(super) fn close(self: &Arc<Self>) -> usize {
+        // What failed before says nothing of what is to be said now.
+        if std::mem::take(&mut self.lock().failing) {
+            self.gates.count_failing(false);
+        }
         let news = self.tell(|state, _| state.close(&shutting_down()));
         let cut = news.lost.len();
         self.deliver(news);

@@ -24,8 +24,8 @@
 //! still has of it ([`PermitHandle`](crate::PermitHandle)) is worth nothing any more. The fencing token of a mutex rises
 //! with every hop: it is the backend's token times 1,024, and one more for each.
 //!
-//! With `strict_fifo` a newcomer is named to the backend at once. Otherwise a permit from hand to hand may come first, and so
-//! he is named, together with those who have come meanwhile,
+//! A newcomer is named to the backend at once. Except, without `strict_fifo`, where a permit from hand to hand may come first:
+//! then he is named a little later, together with those who have come meanwhile,
 //!
 //! * when the last answer has become 10 ms old, where by it nobody waits elsewhere and every permit is in his process: who
 //!   joins the queue elsewhere in these 10 ms stands before him, however many they are. The order of arrival over

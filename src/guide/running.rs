@@ -27,7 +27,7 @@
 //!
 //! First no new requests, then the end of those under way, then [`Coordinator::shutdown`], so that what this process
 //! held is free at once and not one lease later. Stay within the time that your platform gives before it kills: what you
-//! give it, and 1 s ([`outage_after`](crate::CoordinatorBuilder::outage_after)) if the backend does not answer.
+//! give it, and about 2 s ([`outage_after`](crate::CoordinatorBuilder::outage_after) and a bit) if the backend does not answer.
 //!
 //! ```no_run
 //! use axum::{Router, routing::get};

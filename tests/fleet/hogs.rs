@@ -120,7 +120,7 @@ async fn in_strict_order_nothing_comes_by_a_hand_whose_permit_was_forgotten() {
     let next = wait(&mutexes[0]);
     until_waiting(&mutexes[1], 1).await;
     server.command(&["FLUSHALL"]);
-    let new = mutexes[1].lock().await.unwrap();
+    let new = within(LEASE, "a lock", mutexes[1].lock()).await.unwrap();
     assert!(!old.unlock().await.unwrap(), "two held it");
     let token = new.token();
     drop(new);
@@ -130,7 +130,7 @@ async fn in_strict_order_nothing_comes_by_a_hand_whose_permit_was_forgotten() {
 
 fn strict(server: &RedisServer, name: &str) -> Mutex {
     let builder = Coordinator::builder(backend(&server.url()));
-    let permits = builder.lease(LEASE).strict_fifo(true).build().unwrap();
+    let permits = builder.lease(3 * LEASE).strict_fifo(true).build().unwrap();
     permits.mutex(name).unwrap()
 }
 

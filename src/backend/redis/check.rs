@@ -174,6 +174,7 @@ impl Missing {
                     wire::Denied::Command => self.note_right(&format!("+{}", wire::name(command))),
                     wire::Denied::Key => self.keys = true,
                     wire::Denied::Channel => self.channels = true,
+                    wire::Denied::Other => return Err(wire::error(&error, server)),
                 }
                 Ok(())
             }

@@ -341,7 +341,7 @@ async fn open(
     let Stream { mut redis, _driver } = server.connect(&config).await?;
     drop(config);
     let hello = redis::cmd("HELLO").query_async(&mut redis).await;
-    let hello = hello.map_err(|error| wire::error(&error, &name))?;
+    let hello = hello.map_err(|error| wire::first_error(&error, &name))?;
     target.confirm(&hello, &name)?;
     let refused = match inbox {
         None => None,

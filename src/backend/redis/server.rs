@@ -260,7 +260,7 @@ impl Server {
             .client
             .get_multiplexed_async_connection_with_config(config)
             .await
-            .map_err(|error| wire::error(&error, &self.name()))?;
+            .map_err(|error| wire::first_error(&error, &self.name()))?;
         Ok(Stream {
             redis,
             _driver: None,
@@ -302,7 +302,7 @@ fn refused(error: &RedisError, server: &str) -> Error {
         None if error.is_io_error() && wire::text(error).contains("fatal alert") => {
             tls::not_let_in(&wire::text(error), &REDIS, server)
         }
-        None => wire::error(error, server),
+        None => wire::first_error(error, server),
     }
 }
 

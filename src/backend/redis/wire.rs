@@ -549,11 +549,6 @@ pub(in crate::backend) fn error(error: &RedisError, server: &str) -> Error {
                 "Redis at {server} has something else stored under our keys, choose another prefix: {text}"
             ),
         )
-    } else if error.kind() == redis::ErrorKind::Parse {
-        (
-            ErrorKind::Incompatible,
-            format!("what answers at {server} does not speak as Redis does"),
-        )
     } else if is_passing(error, &text) {
         (
             ErrorKind::Unavailable,
@@ -566,6 +561,16 @@ pub(in crate::backend) fn error(error: &RedisError, server: &str) -> Error {
         )
     };
     Error::with_source(kind, message, error.clone())
+}
+
+/// The same of the first answers over a connection: they may be nothing that Redis would say.
+pub(in crate::backend) fn first_error(error: &RedisError, server: &str) -> Error {
+    let cut_off = error.to_string().contains("end of input");
+    if error.kind() == redis::ErrorKind::Parse && !cut_off {
+        let message = format!("what answers at {server} does not speak as Redis does");
+        return Error::with_source(ErrorKind::Incompatible, message, error.clone());
+    }
+    self::error(error, server)
 }
 
 /// The connection is no good any more, or leads to the wrong server.
@@ -606,15 +611,20 @@ pub(in crate::backend) enum Denied {
     Command,
     Key,
     Channel,
+    Other,
 }
 
 /// What of a command it was. The server knows the right to a command before that to a key.
 pub(in crate::backend) fn denied(error: &RedisError) -> Denied {
     let text = text(error);
-    match text.split_once("permissions to access").map(|(_, what)| what) {
+    match text
+        .split_once("permissions to access")
+        .map(|(_, what)| what)
+    {
         Some(what) if what.contains("key") => Denied::Key,
         Some(what) if what.contains("channel") => Denied::Channel,
-        _ => Denied::Command,
+        Some(_) => Denied::Other,
+        None => Denied::Command,
     }
 }
 
@@ -635,7 +645,10 @@ fn is_passing(error: &RedisError, text: &str) -> bool {
         // The slot moved away while a script ran.
         "non local key",
     ];
-    error.kind() == redis::ErrorKind::Client || SIGNS.iter().any(|sign| text.contains(sign))
+    matches!(
+        error.kind(),
+        redis::ErrorKind::Parse | redis::ErrorKind::Client
+    ) || SIGNS.iter().any(|sign| text.contains(sign))
 }
 
 /// The server's own words, without what the client library adds.

@@ -92,7 +92,7 @@ async fn all_that_is_missing_is_named_at_once() {
     assert_eq!(none.split(' ').collect::<BTreeSet<_>>(), needed);
     // Not of the commands, but of what they are for.
     assert_eq!(
-        missing("resetkeys ~other:* +@all &shop:inbox:*").await,
+        missing("resetkeys ~other:* +@all resetchannels &shop:inbox:*").await,
         "~shop:*"
     );
     let both = missing("resetkeys ~other:* +@all resetchannels").await;
