@@ -257,12 +257,19 @@ impl Gates {
         cut
     }
 
+    /// Those who still have something, or something to say.
+    fn busy(&self) -> Vec<Arc<Gate>> {
+        let mut gates = self.all();
+        gates.retain(|gate| !gate.is_quiet());
+        gates
+    }
+
     async fn all_quiet(&self) {
         loop {
             let quiet = self.quiet.notified();
             tokio::pin!(quiet);
             quiet.as_mut().enable();
-            let busy: Vec<_> = self.all().into_iter().filter(|g| !g.is_quiet()).collect();
+            let busy = self.busy();
             if busy.is_empty() {
                 return;
             }
@@ -275,20 +282,16 @@ impl Gates {
     /// Ends when all who still have something to say have been failing for as long as makes an outage, and nobody has come
     /// to an end meanwhile.
     async fn nobody_answers(&self) {
-        let (mut since, mut busy) = (now(), usize::MAX);
+        let (mut since, mut before) = (now(), usize::MAX);
         loop {
-            let gates = self.all();
-            let left = gates.iter().filter(|gate| !gate.is_quiet());
-            let (left, answers) = left.fold((0, false), |(left, answers), gate| {
-                (left + 1, answers || !gate.is_failing())
-            });
-            drop(gates);
-            if answers || left < busy {
+            let busy = self.busy();
+            if busy.len() < before || !busy.iter().all(|gate| gate.is_failing()) {
                 since = now();
             } else if now().saturating_duration_since(since) >= self.health.outage_after() {
                 return;
             }
-            busy = left;
+            before = busy.len();
+            drop(busy);
             tokio::time::sleep(LOOK_ROUND.min(self.health.outage_after())).await;
         }
     }

@@ -343,12 +343,18 @@ impl Gate {
         self.lock().failing
     }
 
+    /// Whether the last call was not answered, or refused, counts for all names together.
+    pub(super) fn note_failing(&self, inner: &mut Inner, failing: bool) {
+        if inner.failing != failing {
+            inner.failing = failing;
+            self.gates.count_failing(failing);
+        }
+    }
+
     /// Refuses everybody and takes everything back. Returns how many permits were still out.
     pub(super) fn close(self: &Arc<Self>) -> usize {
         // What failed before says nothing of what is to be said now.
-        if std::mem::take(&mut self.lock().failing) {
-            self.gates.count_failing(false);
-        }
+        self.note_failing(&mut self.lock(), false);
         let news = self.tell(|state, _| state.close(&shutting_down()));
         let cut = news.lost.len();
         self.deliver(news);
@@ -438,9 +444,7 @@ impl Gate {
 
 impl Drop for Gate {
     fn drop(&mut self) {
-        if self.lock().failing {
-            self.gates.count_failing(false);
-        }
+        self.note_failing(&mut self.lock(), false);
         self.gates.forget(&self.queue);
     }
 }

@@ -223,9 +223,7 @@ impl Pump {
             // From here on the next caller starts a new one.
             Next::Idle => {
                 inner.pump.runtimes.clear();
-                if std::mem::take(&mut inner.failing) {
-                    self.gate.gates.count_failing(false);
-                }
+                self.gate.note_failing(inner, false);
                 None
             }
         };
@@ -327,10 +325,7 @@ impl Pump {
         if inner.pump.current != self.number {
             return;
         }
-        if inner.failing != answer.is_err() {
-            inner.failing = answer.is_err();
-            gates.count_failing(inner.failing);
-        }
+        self.gate.note_failing(&mut inner, answer.is_err());
         let news = match &answer {
             Ok(outcome) => inner.state.hear(outcome, sent, now),
             Err(error) => {

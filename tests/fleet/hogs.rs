@@ -98,12 +98,9 @@ async fn who_waits_elsewhere_is_passed_by_a_few_for_each_place_before_it() {
 #[tokio::test]
 async fn in_strict_order_a_crowd_from_elsewhere_does_not_pass_who_came_first() {
     let server = RedisServer::start();
-    let mutexes = [(); 2].map(|()| strict(&server, "crowd"));
-    let held = mutexes[0].lock().await.unwrap();
-    let first = wait(&mutexes[0]);
-    until_waiting(&mutexes[1], 1).await;
-    let crowd = Hog::start(&mutexes[1], 30);
-    until_waiting(&mutexes[1], 31).await;
+    let (other, held, first) = held_and_waited_for(&server).await;
+    let crowd = Hog::start(&other, 30);
+    until_waiting(&other, 31).await;
     drop(held);
     drop(within(LEASE, "a turn", first).await.unwrap());
     let passed = crowd.entries();
@@ -115,12 +112,9 @@ async fn in_strict_order_a_crowd_from_elsewhere_does_not_pass_who_came_first() {
 #[tokio::test]
 async fn in_strict_order_nothing_comes_by_a_hand_whose_permit_was_forgotten() {
     let server = RedisServer::start();
-    let mutexes = [(); 2].map(|()| strict(&server, "forgotten"));
-    let old = mutexes[0].lock().await.unwrap();
-    let next = wait(&mutexes[0]);
-    until_waiting(&mutexes[1], 1).await;
+    let (other, old, next) = held_and_waited_for(&server).await;
     server.command(&["FLUSHALL"]);
-    let new = within(LEASE, "a lock", mutexes[1].lock()).await.unwrap();
+    let new = within(LEASE, "a lock", other.lock()).await.unwrap();
     assert!(!old.unlock().await.unwrap(), "two held it");
     let token = new.token();
     drop(new);
@@ -128,15 +122,17 @@ async fn in_strict_order_nothing_comes_by_a_hand_whose_permit_was_forgotten() {
     assert!(next.token() > token, "{} after {token}", next.token());
 }
 
-fn strict(server: &RedisServer, name: &str) -> Mutex {
-    let builder = Coordinator::builder(backend(&server.url()));
-    let permits = builder.lease(3 * LEASE).strict_fifo(true).build().unwrap();
-    permits.mutex(name).unwrap()
-}
-
-fn wait(mutex: &Mutex) -> JoinHandle<MutexGuard> {
-    let mutex = mutex.clone();
-    tokio::spawn(async move { mutex.lock().await.unwrap() })
+/// One process holds a mutex, and somebody waits for it there. The mutex as another process has it, who holds, and who waits.
+async fn held_and_waited_for(server: &RedisServer) -> (Mutex, MutexGuard, JoinHandle<MutexGuard>) {
+    let [here, other] = [(); 2].map(|()| {
+        let builder = Coordinator::builder(backend(&server.url()));
+        let permits = builder.lease(3 * LEASE).strict_fifo(true).build().unwrap();
+        permits.mutex("strict").unwrap()
+    });
+    let held = here.lock().await.unwrap();
+    let waits = tokio::spawn(async move { here.lock().await.unwrap() });
+    until_waiting(&other, 1).await;
+    (other, held, waits)
 }
 
 /// Waits until so many stand in the queue.

@@ -106,8 +106,7 @@ impl Bundles {
     /// One script. It answers what the server says of the call, or a list if there are several.
     async fn send(&self, calls: &[Call]) -> Said {
         let _under_way = UnderWay::new(&self.under_way);
-        let keys = self.servers.keys().await?;
-        let args = |command: &mut Cmd| {
+        let args = |command: &mut Cmd, keys: &[&str]| {
             wire::add_calls(command, &self.prefix, keys, &self.node, calls);
         };
         let spot = Spot::of_call(&calls[0]);

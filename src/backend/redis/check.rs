@@ -70,7 +70,7 @@ impl RedisSession {
         }
         if !missing.is_empty() {
             // All at once, for who sets the rights.
-            let publish = redis::cmd("publish").arg(self.inbox()).arg("").clone();
+            let publish = publish(&self.inbox());
             let answer = self.servers.try_send(spot, &publish).await?;
             missing.note(&publish, answer, self.servers.name())?;
             if self.servers.is_deaf(spot) && !missing.channels {
@@ -98,11 +98,7 @@ impl RedisSession {
         if self.servers.is_deaf(spot) {
             return Err(missing("SUBSCRIBE"));
         }
-        match self
-            .servers
-            .try_send(spot, redis::cmd("PUBLISH").arg(&inbox).arg(""))
-            .await?
-        {
+        match self.servers.try_send(spot, &publish(&inbox)).await? {
             Ok(_) => Ok(()),
             Err(error) if wire::is_denied(&error) => Err(missing("PUBLISH")),
             Err(error) => Err(wire::error(&error, self.servers.name())),
@@ -134,6 +130,11 @@ impl RedisSession {
             );
         }
     }
+}
+
+/// A message of nothing.
+fn publish(inbox: &str) -> Cmd {
+    redis::cmd("publish").arg(inbox).arg("").clone()
 }
 
 /// Is the server that says hello like this new enough? Others that speak the protocol count their versions as they please.

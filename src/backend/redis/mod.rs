@@ -485,10 +485,9 @@ impl RedisSession {
     }
 
     async fn look(&self, queue: &Queue) -> Result<Inspection, Error> {
-        let keys = self.servers.keys().await?;
         let value = self
             .servers
-            .run(Spot::of(queue, ASKED_AGAIN), &INSPECT, |command| {
+            .run(Spot::of(queue, ASKED_AGAIN), &INSPECT, |command, keys| {
                 wire::add_inspection(command, &self.prefix, keys, queue);
             })
             .await?;
@@ -497,10 +496,9 @@ impl RedisSession {
     }
 
     async fn take_out(&self, queue: &Queue, ticket: &str) -> Result<bool, Error> {
-        let keys = self.servers.keys().await?;
         let value = self
             .servers
-            .run(Spot::of(queue, ASKED_AGAIN), &EXCHANGE, |command| {
+            .run(Spot::of(queue, ASKED_AGAIN), &EXCHANGE, |command, keys| {
                 wire::add_eviction(command, &self.prefix, keys, queue, ticket);
             })
             .await?;

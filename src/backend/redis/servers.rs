@@ -68,7 +68,7 @@ impl Servers {
     }
 
     /// The keys that a name has there.
-    pub(super) async fn keys(&self) -> Result<&'static [&'static str], Error> {
+    async fn keys(&self) -> Result<&'static [&'static str], Error> {
         let in_cluster = match self {
             Self::One(link) => link.is_in_cluster().await?,
             #[cfg(feature = "redis-cluster")]
@@ -105,13 +105,15 @@ impl Servers {
         }
     }
 
-    /// Runs a script, by its hash if the server knows it.
+    /// Runs a script, by its hash if the server knows it. The arguments are told which keys a name has.
     pub(super) async fn run(
         &self,
         spot: Spot,
         source: &Source,
-        args: impl Fn(&mut Cmd),
+        args: impl Fn(&mut Cmd, &[&str]),
     ) -> Result<Result<Value, RedisError>, Error> {
+        let keys = self.keys().await?;
+        let args = |command: &mut Cmd| args(command, keys);
         source
             .run(args, |command| async move {
                 self.try_send(spot, &command).await

@@ -85,6 +85,18 @@ impl Stage {
             .unwrap()
     }
 
+    /// As long as `a`, who holds ticket 1, is renewed in time, `b` does not get in.
+    fn waits_in_vain(&mut self, a: &mut Actor, b: &mut Actor, step: i64) {
+        for _ in 0..12 {
+            let waits = self.say(b, &[], &[], &[1]);
+            assert!(!holds(&waits.entered), "{step}: {waits:?}");
+            assert!(!self.is_lone());
+            self.time += 1_600;
+            assert!(holds(&self.say(a, &[], &[1], &[]).kept), "{step}");
+            self.time += 1_600;
+        }
+    }
+
     fn is_lone(&mut self) -> bool {
         let key = "p:limit:{q}:lone";
         redis::cmd("EXISTS")
@@ -211,13 +223,7 @@ fn a_clock_that_steps_takes_nothing_from_the_living() {
         stage.time += 2_000;
         stage.say(&mut a, &[], &[1], &[]);
         stage.time += step;
-        for _ in 0..12 {
-            let waits = stage.say(&mut b, &[], &[], &[1]);
-            assert!(!holds(&waits.entered), "{step}: {waits:?}");
-            stage.time += 1_600;
-            assert!(holds(&stage.say(&mut a, &[], &[1], &[]).kept), "{step}");
-            stage.time += 1_600;
-        }
+        stage.waits_in_vain(&mut a, &mut b, step);
         assert_eq!(stage.permits(), vec![a.node.ticket(1)], "{step}");
     }
 }
@@ -434,14 +440,7 @@ fn whoever_was_alone_keeps_what_it_has() {
         assert!(stage.is_lone());
         // and when somebody else is the first to speak after that.
         stage.time += step;
-        for _ in 0..12 {
-            let waits = stage.say(&mut b, &[], &[], &[1]);
-            assert!(!holds(&waits.entered), "{step}: {waits:?}");
-            assert!(!stage.is_lone());
-            stage.time += 1_600;
-            assert!(holds(&stage.say(&mut a, &[], &[1], &[]).kept), "{step}");
-            stage.time += 1_600;
-        }
+        stage.waits_in_vain(&mut a, &mut b, step);
         assert_eq!(stage.permits(), vec![a.node.ticket(1)], "{step}");
     }
 }
