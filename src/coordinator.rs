@@ -3,7 +3,7 @@
 use crate::backend::any::AnyBackend;
 use crate::backend::{Backend, Inspection, Promises};
 use crate::error::{Error, ErrorKind};
-use crate::gate::{Gates, Settings};
+use crate::client::{Client, Placement, Settings};
 use crate::mutex::{MOST_NAMES, Mutex, MutexGuards};
 use crate::name::Queue;
 use crate::semaphore::Semaphore;
@@ -37,7 +37,7 @@ const LEAST_OUTAGE_AFTER: Duration = Duration::from_millis(50);
 /// ```
 #[derive(Clone, Debug)]
 pub struct Coordinator {
-    gates: Arc<Gates>,
+    client: Arc<Client>,
 }
 
 /// Settings of a [`Coordinator`], by [`Coordinator::builder`].
@@ -90,6 +90,7 @@ impl Coordinator {
                 outage_after: OUTAGE_AFTER,
                 strict_fifo: false,
                 linger: LONGEST_LINGER,
+                placement: Placement::Callers,
             },
         }
     }
@@ -105,8 +106,8 @@ impl Coordinator {
     /// [`ErrorKind::InvalidConfig`] for a limit of 0, one that the backend cannot keep, or a name that is too long.
     pub fn semaphore(&self, name: impl AsRef<[u8]>, limit: u32) -> Result<Semaphore, Error> {
         let queue = Queue::limit(name.as_ref())?;
-        self.gates.check_limit(limit)?;
-        Ok(Semaphore::new(self.gates.gate(queue, limit)))
+        self.client.check_limit(limit)?;
+        Ok(Semaphore::new(self.client.queue_client(queue, limit)))
     }
 
     /// The mutex with this name: at most one guard is out at a time, over every process that uses this name on this
@@ -119,7 +120,7 @@ impl Coordinator {
     /// [`ErrorKind::InvalidConfig`] for a name that is too long.
     pub fn mutex(&self, name: impl AsRef<[u8]>) -> Result<Mutex, Error> {
         let queue = Queue::mutex(name.as_ref())?;
-        Ok(Mutex::new(self.gates.gate(queue, 1)))
+        Ok(Mutex::new(self.client.queue_client(queue, 1)))
     }
 
     /// Locks several mutexes, all or none; waits in line as long as it takes.
@@ -191,13 +192,13 @@ impl Coordinator {
         }
         let mutexes = queues.into_iter();
         Ok(mutexes
-            .map(|queue| Mutex::new(self.gates.gate(queue, 1)))
+            .map(|queue| Mutex::new(self.client.queue_client(queue, 1)))
             .collect())
     }
 
     /// For what makes its names as it goes.
-    pub(crate) fn gates(&self) -> &Arc<Gates> {
-        &self.gates
+    pub(crate) fn client(&self) -> &Arc<Client> {
+        &self.client
     }
 
     /// Connects now and says in plain words what is wrong: no connection, a wrong password, missing rights, a server
@@ -211,17 +212,17 @@ impl Coordinator {
     ///
     /// Dropping the future changes nothing.
     pub async fn check(&self) -> Result<(), Error> {
-        self.gates.check().await
+        self.client.check().await
     }
 
     /// What the backend promises.
     pub fn promises(&self) -> Promises {
-        self.gates.session().promises()
+        self.client.promises()
     }
 
     /// This process as others see it in [`inspect`](Self::inspect): `host-pid-random`.
     pub fn node(&self) -> &str {
-        self.gates.node().as_str()
+        self.client.node().as_str()
     }
 
     /// Who holds and who waits for the semaphore with this name, over all processes.
@@ -235,7 +236,7 @@ impl Coordinator {
     /// Dropping the future changes nothing.
     pub async fn inspect(&self, name: impl AsRef<[u8]>) -> Result<Inspection, Error> {
         let queue = Queue::limit(name.as_ref())?;
-        self.gates.inspect(queue).await
+        self.client.inspect(queue).await
     }
 
     /// Takes a ticket that [`inspect`](Self::inspect) has shown out of the semaphore with this name. `false` if it was
@@ -254,14 +255,38 @@ impl Coordinator {
     /// If the future is dropped before its end, the ticket may be out or not.
     pub async fn evict(&self, name: impl AsRef<[u8]>, ticket: &str) -> Result<bool, Error> {
         let queue = Queue::limit(name.as_ref())?;
-        self.gates.session().evict(queue, ticket.to_owned()).await
+        self.client.evict(queue, ticket.to_owned()).await
     }
 
-    /// Refuses newcomers, waits until those who hold or wait are done, for `within` at most, then takes back what is
-    /// still out (its holders learn by [`Permit::lost`](crate::Permit::lost)). Ends when the backend has answered that
-    /// everything is given back. Where it does not answer, or refuses, that is given up after `within`,
-    /// [`outage_after`](CoordinatorBuilder::outage_after) and a second or less, or when every lease has run out: what was held
-    /// then comes free with its lease.
+    /// Releases what [lingers](CoordinatorBuilder::linger), and resolves when the backend has acknowledged every release
+    /// so far. Permits that are held and callers that wait are not affected.
+    ///
+    /// A dropped permit is released in the background. A platform that freezes a process after its response may do so
+    /// before that: a function there awaits this before it returns. During an outage it waits until the backend is back;
+    /// bound it with a timeout where that matters. See the guide about [serverless platforms](crate::guide::serverless).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future stops the waiting. The releases go on.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_permit::Error> {
+    /// # let permits = tower_permit::Coordinator::new(tower_permit::Memory::new());
+    /// drop(permits.mutex("export")?.lock().await?);
+    /// permits.flush().await;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn flush(&self) {
+        self.client.flush().await;
+    }
+
+    /// Refuses new callers, waits for `within` at most until every permit is released, then takes back what is still held
+    /// (its holders see it by [`Permit::lost`](crate::Permit::lost)). Resolves when the backend has acknowledged all
+    /// releases. Where it does not answer, or refuses, that is given up after `within`,
+    /// [`outage_after`](CoordinatorBuilder::outage_after) and a second or less: what was held then becomes free when its
+    /// lease runs out.
     ///
     /// # Errors
     ///
@@ -271,7 +296,7 @@ impl Coordinator {
     ///
     /// Dropping the future stops the waiting; newcomers are refused from its first poll on.
     pub async fn shutdown(&self, within: Duration) -> Result<(), Error> {
-        match self.gates.shut_down(within).await {
+        match self.client.shut_down(within).await {
             0 => Ok(()),
             cut => Err(Error::new(
                 ErrorKind::HeldTooLong,
@@ -323,6 +348,35 @@ impl<B: Backend> CoordinatorBuilder<B> {
         self
     }
 
+    /// Runs everything on this runtime: calls to the backend, renewals, connections. Without it they run on the runtime
+    /// of a caller, and move when that one ends.
+    ///
+    /// For a process with several runtimes, or one whose runtime is blocked now and then: leases are renewed as long as
+    /// this runtime runs. Once it has ended, acquiring fails with [`ErrorKind::NoRuntime`] or waits in vain, so it has to
+    /// outlive the use of the coordinator. It needs tokio's IO and time drivers.
+    pub fn runtime(mut self, runtime: tokio::runtime::Handle) -> Self {
+        self.settings.placement = Placement::Runtime(runtime);
+        self
+    }
+
+    /// Runs everything on a thread of the coordinator's own, with a runtime of its own: leases are renewed while all
+    /// threads of the application compute, and several runtimes in one process do not depend on each other. See the guide
+    /// about [CPU-bound work](crate::guide::cpu_bound).
+    ///
+    /// The thread starts at first use. It ends when the coordinator and all that it gave out are dropped and every
+    /// release is acknowledged.
+    ///
+    /// ```
+    /// use tower_permit::{Coordinator, Memory};
+    ///
+    /// let permits = Coordinator::builder(Memory::new()).dedicated_thread().build()?;
+    /// # Ok::<(), tower_permit::Error>(())
+    /// ```
+    pub fn dedicated_thread(mut self) -> Self {
+        self.settings.placement = Placement::DedicatedThread;
+        self
+    }
+
     /// Makes the coordinator.
     ///
     /// # Errors
@@ -358,7 +412,7 @@ impl<B: Backend> CoordinatorBuilder<B> {
     fn open(self) -> Coordinator {
         let backend = self.backend;
         Coordinator {
-            gates: Gates::new(self.settings, |node, events| backend.open(node, events)),
+            client: Client::new(self.settings, |node, events| backend.open(node, events)),
         }
     }
 }

@@ -75,7 +75,7 @@ mod backend;
 mod clock;
 mod coordinator;
 mod error;
-mod gate;
+mod client;
 pub mod guide;
 pub mod layers;
 mod mutex;

@@ -2,7 +2,7 @@
 
 use crate::backend::Inspection;
 use crate::error::{Error, ErrorKind};
-use crate::gate::{Acquire, Gate, Wait};
+use crate::client::{Acquire, QueueClient, Wait};
 use crate::permit::Permit;
 use crate::semaphore::MAX_WAITING;
 use std::fmt;
@@ -42,7 +42,7 @@ pub(crate) const MOST_NAMES: usize = 64;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Mutex {
-    gate: Arc<Gate>,
+    queue_client: Arc<QueueClient>,
 }
 
 /// A [`Mutex`] that is held, renewed in the background for as long as this value lives. Dropping it unlocks.
@@ -66,13 +66,13 @@ pub struct MutexGuards {
 // === impl Mutex ===
 
 impl Mutex {
-    pub(crate) fn new(gate: Arc<Gate>) -> Self {
-        Self { gate }
+    pub(crate) fn new(queue_client: Arc<QueueClient>) -> Self {
+        Self { queue_client }
     }
 
     /// The name in its safe form, as [`Semaphore::name`](crate::Semaphore::name).
     pub fn name(&self) -> &str {
-        self.gate.queue().name()
+        self.queue_client.queue().name()
     }
 
     /// Locks; waits in line as long as it takes.
@@ -125,7 +125,7 @@ impl Mutex {
     ///
     /// Dropping the future changes nothing.
     pub async fn inspect(&self) -> Result<Inspection, Error> {
-        self.gate.inspect().await
+        self.queue_client.inspect().await
     }
 
     /// Takes a ticket that [`inspect`](Self::inspect) has shown out, as
@@ -139,7 +139,7 @@ impl Mutex {
     ///
     /// If the future is dropped before its end, the ticket may be out or not.
     pub async fn evict(&self, ticket: &str) -> Result<bool, Error> {
-        self.gate.evict(ticket).await
+        self.queue_client.evict(ticket).await
     }
 
     async fn start(&self, queue: bool, timeout: Option<Duration>) -> Result<MutexGuard, Error> {
@@ -152,7 +152,7 @@ impl Mutex {
                 max_hold: None,
                 reserve: None,
             };
-            let permit = Acquire::new(&self.gate, &wait).await?;
+            let permit = Acquire::new(&self.queue_client, &wait).await?;
             if let Some(guard) = MutexGuard::new(permit) {
                 return Ok(guard);
             }

@@ -2,8 +2,10 @@
 
 use crate::error::Error;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
+use rustc_hash::FxBuildHasher;
 use sha2::{Digest, Sha256};
 use std::fmt;
+use std::hash::BuildHasher;
 use std::sync::Arc;
 
 /// Names above this many bytes are refused.
@@ -87,6 +89,15 @@ impl Queue {
 
     pub(crate) fn kind(&self) -> Kind {
         self.kind
+    }
+
+    /// A hash that names of one family share, such as the keys of one layer: those that differ only from their first digit
+    /// or `+` on.
+    pub(crate) fn group(&self) -> u64 {
+        let varies = |byte: &u8| byte.is_ascii_digit() || *byte == b'+';
+        let name = self.name.as_bytes();
+        let end = name.iter().position(varies).unwrap_or(name.len());
+        FxBuildHasher.hash_one((self.kind, &name[..end]))
     }
 
     /// The name in its safe form: what keys, log lines and errors show.

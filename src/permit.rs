@@ -2,7 +2,7 @@
 
 use crate::clock;
 use crate::error::{Error, ErrorKind};
-use crate::gate::{Gate, Gates, Hold};
+use crate::client::{QueueClient, Client, Hold};
 use crate::name::Queue;
 use pin_project_lite::pin_project;
 use std::fmt;
@@ -34,7 +34,7 @@ use tokio::time::{Instant, Sleep};
 /// ```
 #[must_use = "a permit that is dropped is given back at once"]
 pub struct Permit {
-    gate: Arc<Gate>,
+    queue_client: Arc<QueueClient>,
     hold: Hold,
     /// Cleared by `release`, which lets the ticket leave itself.
     drops: bool,
@@ -48,14 +48,14 @@ pub struct Permit {
 /// [`expose_permit`](crate::DistributedConcurrencyLimitLayer::expose_permit).
 #[derive(Clone)]
 pub struct PermitHandle {
-    gate: Weak<Gate>,
+    queue_client: Weak<QueueClient>,
     hold: Hold,
 }
 
 pin_project! {
     /// Ends when a permit is lost. Holds nothing.
     pub(crate) struct WhenLost {
-        gate: Arc<Gate>,
+        queue_client: Arc<QueueClient>,
         hold: Hold,
         // Hears every loss since it was made, polled or not.
         #[pin]
@@ -73,9 +73,9 @@ pin_project! {
 
 impl Permit {
     #[inline]
-    pub(crate) fn new(gate: Arc<Gate>, hold: Hold) -> Self {
+    pub(crate) fn new(queue_client: Arc<QueueClient>, hold: Hold) -> Self {
         Self {
-            gate,
+            queue_client,
             hold,
             drops: true,
         }
@@ -83,13 +83,13 @@ impl Permit {
 
     /// The ticket as [`Coordinator::inspect`](crate::Coordinator::inspect) shows it.
     pub fn ticket(&self) -> String {
-        self.gate.ticket(self.hold.ticket)
+        self.queue_client.ticket(self.hold.ticket)
     }
 
     /// Whether it is surely still held, by this process's own reckoning: not lost, and confirmed by the backend within
     /// the last lease. It can turn `true` again when the backend was only out of reach for a while.
     pub fn is_valid(&self) -> bool {
-        self.gate.is_valid(self.hold)
+        self.queue_client.is_valid(self.hold)
     }
 
     /// Waits until the permit is lost; never ends if that does not happen.
@@ -119,7 +119,7 @@ impl Permit {
     pub async fn release(mut self) -> Result<bool, Error> {
         let (answer, held) = oneshot::channel();
         self.drops = false;
-        self.gate.drop_guard(self.hold, Some(answer));
+        self.queue_client.drop_guard(self.hold, Some(answer));
         held.await.map_err(|_| {
             Error::new(
                 ErrorKind::Unavailable,
@@ -130,28 +130,28 @@ impl Permit {
 
     /// The fencing token, if it is still held.
     pub(crate) fn token(&self) -> Option<u64> {
-        self.gate.token(self.hold)
+        self.queue_client.token(self.hold)
     }
 
     /// One more guard of the same permit.
     pub(crate) fn share(&self) -> Option<Self> {
-        let shared = self.gate.share(self.hold);
-        shared.then(|| Self::new(Arc::clone(&self.gate), self.hold))
+        let shared = self.queue_client.share(self.hold);
+        shared.then(|| Self::new(Arc::clone(&self.queue_client), self.hold))
     }
 
     /// Whether it is of this coordinator.
-    pub(crate) fn is_of(&self, gates: &Arc<Gates>) -> bool {
-        self.gate.is_of(gates)
+    pub(crate) fn is_of(&self, client: &Arc<Client>) -> bool {
+        self.queue_client.is_of(client)
     }
 
     pub(crate) fn queue(&self) -> &Queue {
-        self.gate.queue()
+        self.queue_client.queue()
     }
 
     /// A weak handle to this permit.
     pub fn handle(&self) -> PermitHandle {
         PermitHandle {
-            gate: Arc::downgrade(&self.gate),
+            queue_client: Arc::downgrade(&self.queue_client),
             hold: self.hold,
         }
     }
@@ -159,20 +159,20 @@ impl Permit {
     /// Takes a reserved permit for good. `false`: it has gone back already.
     #[inline]
     pub(crate) fn claim(&self) -> bool {
-        self.gate.claim(self.hold)
+        self.queue_client.claim(self.hold)
     }
 
     /// The reservation starts anew. `false`: it has gone back already.
     pub(crate) fn rearm(&self) -> bool {
-        self.gate.rearm(self.hold)
+        self.queue_client.rearm(self.hold)
     }
 
     /// As [`lost`](Self::lost), without the borrow.
     pub(crate) fn when_lost(&self) -> WhenLost {
         WhenLost {
-            gate: Arc::clone(&self.gate),
+            queue_client: Arc::clone(&self.queue_client),
             hold: self.hold,
-            next_loss: self.gate.next_loss(),
+            next_loss: self.queue_client.next_loss(),
             timer: None,
             expires: None,
             look: true,
@@ -184,7 +184,7 @@ impl Drop for Permit {
     #[inline]
     fn drop(&mut self) {
         if self.drops {
-            self.gate.drop_guard(self.hold, None);
+            self.queue_client.drop_guard(self.hold, None);
         }
     }
 }
@@ -192,7 +192,7 @@ impl Drop for Permit {
 impl fmt::Debug for Permit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Permit")
-            .field("name", self.gate.queue())
+            .field("name", self.queue_client.queue())
             .field("ticket", &self.ticket())
             .finish()
     }
@@ -204,9 +204,9 @@ impl PermitHandle {
     /// Makes the handle a guard: the permit is given back when the last of its guards is dropped. `None` if it has been
     /// given back or lost already.
     pub fn keep(&self) -> Option<Permit> {
-        let gate = self.gate.upgrade()?;
-        let shared = gate.share(self.hold);
-        shared.then(|| Permit::new(gate, self.hold))
+        let queue_client = self.queue_client.upgrade()?;
+        let shared = queue_client.share(self.hold);
+        shared.then(|| Permit::new(queue_client, self.hold))
     }
 }
 
@@ -226,15 +226,15 @@ impl Future for WhenLost {
         *this.look |= this.expires.is_some_and(|at| at <= clock::now());
         loop {
             if std::mem::take(this.look) {
-                if let Some(kind) = this.gate.lost(*this.hold) {
+                if let Some(kind) = this.queue_client.lost(*this.hold) {
                     return Poll::Ready(error(kind));
                 }
-                let expiry = this.gate.expiry(*this.hold);
+                let expiry = this.queue_client.expiry(*this.hold);
                 *this.timer = expiry.and_then(clock::timer);
                 *this.expires = expiry;
             }
             if this.next_loss.as_mut().poll(cx).is_ready() {
-                this.next_loss.set(this.gate.next_loss());
+                this.next_loss.set(this.queue_client.next_loss());
                 *this.look = true;
             }
             if let Some(timer) = this.timer

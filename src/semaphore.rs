@@ -1,14 +1,14 @@
 //! A semaphore whose permits a whole fleet shares.
 
 use crate::error::Error;
-use crate::gate::Gate;
+use crate::client::QueueClient;
 use crate::permit::Permit;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::coop;
 
-pub use crate::gate::Stats;
-pub(crate) use crate::gate::{Acquire, Gates, Terms, Wait};
+pub use crate::client::Stats;
+pub(crate) use crate::client::{Acquire, Client, Terms, Wait};
 
 /// So many callers of one process may wait for one name, unless [`Semaphore::max_waiting`] says otherwise.
 pub(crate) const MAX_WAITING: usize = 1024;
@@ -42,7 +42,7 @@ pub(crate) const MAX_WAITING: usize = 1024;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Semaphore {
-    gate: Arc<Gate>,
+    queue_client: Arc<QueueClient>,
     max_waiting: usize,
     max_hold: Option<Duration>,
 }
@@ -50,9 +50,9 @@ pub struct Semaphore {
 // === impl Semaphore ===
 
 impl Semaphore {
-    pub(crate) fn new(gate: Arc<Gate>) -> Self {
+    pub(crate) fn new(queue_client: Arc<QueueClient>) -> Self {
         Self {
-            gate,
+            queue_client,
             max_waiting: MAX_WAITING,
             max_hold: None,
         }
@@ -74,12 +74,12 @@ impl Semaphore {
 
     /// The name in its safe form: letters, digits and `-_.:` as they are, the rest percent-encoded, cut if long.
     pub fn name(&self) -> &str {
-        self.gate.queue().name()
+        self.queue_client.queue().name()
     }
 
     /// This process's limit.
     pub fn limit(&self) -> u32 {
-        self.gate.limit()
+        self.queue_client.limit()
     }
 
     /// Sets this process's limit for this name. Permits that are out stay out; nobody new comes in until it fits.
@@ -88,8 +88,8 @@ impl Semaphore {
     ///
     /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) for a limit that the backend cannot keep, such as 0.
     pub fn set_limit(&self, limit: u32) -> Result<(), Error> {
-        self.gate.check_limit(limit)?;
-        self.gate.set_limit(limit);
+        self.queue_client.check_limit(limit)?;
+        self.queue_client.set_limit(limit);
         Ok(())
     }
 
@@ -155,7 +155,7 @@ impl Semaphore {
 
     /// What this process has seen of this name.
     pub fn stats(&self) -> Stats {
-        self.gate.stats()
+        self.queue_client.stats()
     }
 
     /// The quick way for what happens most: a permit that lingers here.
@@ -163,7 +163,7 @@ impl Semaphore {
     async fn take_lingering(&self) -> Option<Permit> {
         // Who takes permit after permit without ever waiting lets others run now and then.
         coop::consume_budget().await;
-        self.gate.take_lingering(Terms {
+        self.queue_client.take_lingering(Terms {
             reserve: None,
             max_hold: self.max_hold,
         })
@@ -183,11 +183,11 @@ impl Semaphore {
     /// A reservation, if a permit lingers here.
     #[inline]
     pub(crate) fn reserve_lingering(&self, terms: Terms) -> Option<Permit> {
-        self.gate.take_lingering(terms)
+        self.queue_client.take_lingering(terms)
     }
 
     /// Joins the line now.
     pub(crate) fn start(&self, wait: Wait) -> Acquire {
-        Acquire::new(&self.gate, &wait)
+        Acquire::new(&self.queue_client, &wait)
     }
 }

@@ -4,7 +4,7 @@ mod lease_clock;
 pub(crate) mod room;
 
 use self::room::{Push, Room};
-use super::{Backend, Call, Event, Events, Inspection, Open, Promises, Reply, Session};
+use super::{Backend, Batching, Call, Event, Events, Inspection, Open, Promises, Replies, Reply, Session, together};
 use crate::clock;
 use crate::error::Error;
 use crate::name::{Node, Queue};
@@ -189,14 +189,25 @@ impl MemorySession {
 }
 
 impl Session for MemorySession {
-    fn exchange(&self, call: Call) -> BoxFuture<'_, Result<Reply, Error>> {
-        Box::pin(async move {
+    fn exchange(&self, batch: Vec<Call>) -> Replies<'_> {
+        together(async move {
             let now = self.shared.now();
-            let (reply, pushes) =
-                (self.shared.store()).exchange(&self.node, &self.events, &call, now);
-            self.send(&call.queue, pushes);
-            Ok(reply)
+            let execute = |call: Call| {
+                let (reply, pushes) =
+                    (self.shared.store()).exchange(&self.node, &self.events, &call, now);
+                self.send(&call.queue, pushes);
+                Ok(reply)
+            };
+            batch.into_iter().map(execute).collect()
         })
+    }
+
+    fn batching(&self) -> Batching {
+        Batching {
+            calls: 128,
+            tickets: 1024,
+            in_flight: 1,
+        }
     }
 
     fn inspect(&self, queue: Queue) -> BoxFuture<'_, Result<Inspection, Error>> {
@@ -238,21 +249,21 @@ impl Session for MemorySession {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::{Outcome, State};
+    use crate::backend::{Outcome, TicketState, exchange_one};
     use futures_util::FutureExt;
     use std::sync::OnceLock;
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    fn call(number: u64, leave: &[u64], enter: &[u64]) -> Call {
+    fn call(number: u64, release: &[u64], acquire: &[u64]) -> Call {
         Call {
             queue: Queue::limit(b"name").unwrap(),
             number,
             limit: 1,
             lease: Duration::from_secs(10),
-            leave: leave.to_vec(),
-            keep: Vec::new(),
-            enter: enter.to_vec(),
-            try_enter: Vec::new(),
+            release: release.to_vec(),
+            renew: Vec::new(),
+            acquire: acquire.to_vec(),
+            try_acquire: Vec::new(),
         }
     }
 
@@ -264,7 +275,7 @@ mod tests {
         let back = (session.clone(), heard.clone());
         let sink = Events::new(move |_| {
             let session = back.0.get().unwrap();
-            let reply = session.exchange(call(2, &[], &[7])).now_or_never();
+            let reply = exchange_one(&**session, call(2, &[], &[7])).now_or_never();
             assert!(matches!(reply, Some(Ok(Reply::Done(_)))));
             back.1.fetch_add(1, Ordering::Relaxed);
         });
@@ -272,7 +283,7 @@ mod tests {
         assert!(session.set(waiter.clone()).is_ok());
 
         let holder = memory.open(Node::of_this_process(), Events::new(|_| ()));
-        let say = |session: &Arc<dyn Session>, call| session.exchange(call).now_or_never();
+        let say = |session: &Arc<dyn Session>, call| exchange_one(&**session, call).now_or_never();
         say(&holder, call(1, &[], &[1]));
         say(&waiter, call(1, &[], &[7]));
         say(&holder, call(2, &[1], &[]));
@@ -283,12 +294,12 @@ mod tests {
     fn tokens_go_on_from_one_run_to_the_next() {
         let token = || {
             let session = Memory::new().open(Node::of_this_process(), Events::new(|_| ()));
-            let reply = session.exchange(call(1, &[], &[1])).now_or_never();
+            let reply = exchange_one(&*session, call(1, &[], &[1])).now_or_never();
             let Some(Ok(Reply::Done(outcome))) = reply else {
                 panic!("no answer: {reply:?}");
             };
-            match outcome.entered[..] {
-                [State::Held { token }] => token,
+            match outcome.acquired[..] {
+                [TicketState::Held { token }] => token,
                 ref other => panic!("it was not let in: {other:?}"),
             }
         };
@@ -303,7 +314,7 @@ mod tests {
         let session = memory
             .clone()
             .open(Node::of_this_process(), Events::new(|_| ()));
-        drop(session.exchange(call(1, &[], &[1])));
+        drop(exchange_one(&*session, call(1, &[], &[1])));
         assert_eq!(memory.names(), 0);
     }
 
@@ -319,7 +330,7 @@ mod tests {
             }),
         );
         let other = memory.open(Node::of_this_process(), Events::new(|_| ()));
-        let say = |session: &Arc<dyn Session>, call| session.exchange(call).now_or_never();
+        let say = |session: &Arc<dyn Session>, call| exchange_one(&**session, call).now_or_never();
         say(&other, call(1, &[], &[1]));
         say(&gone, call(1, &[], &[1]));
         drop(gone);

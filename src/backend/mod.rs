@@ -1,12 +1,16 @@
-//! The contract between a gate and the shared side, and the backends that keep it.
+//! The contract between the client and the shared state, and the backends that keep it.
 //!
-//! A [`Session`] speaks for one node. A gate says everything it has to say about a name in one [`Call`]; the backend
-//! answers with a [`Reply`], and may push [`Event`]s at any time. `tests/conformance` holds every backend to the rules.
+//! A [`Session`] acts for one node. The client sends one [`Call`] for each of several names at a time, as a batch; the
+//! backend answers each call with a [`Reply`] and may push [`Event`]s at any time. `tests/conformance` checks every
+//! backend against the rules.
 
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::name::{Node, Queue};
-use futures_util::future::BoxFuture;
+use futures_util::StreamExt;
+use futures_util::future::{BoxFuture, FutureExt};
+use futures_util::stream::{self, BoxStream, FuturesUnordered};
 use std::fmt;
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,7 +35,7 @@ mod conformance;
 mod support;
 
 /// The most tickets that one call may name.
-pub(crate) const MOST_TICKETS: usize = 256;
+pub(crate) const MAX_TICKETS: usize = 256;
 
 /// Where permits live: [`Memory`](crate::Memory), [`Redis`](crate::Redis), [`Redlock`](crate::Redlock),
 /// [`Etcd`](crate::Etcd) or [`ZooKeeper`](crate::ZooKeeper). Given to
@@ -46,19 +50,25 @@ pub(crate) trait Open {
     fn open(self, node: Node, events: Events) -> Arc<dyn Session>;
 }
 
-/// One node's side of a backend.
+/// One node's access to a backend.
 pub(crate) trait Session: Send + Sync + 'static {
-    /// Everything a gate has to say about one name. The future may be dropped at any time; the call may then still be
-    /// carried out, also late: its number makes that harmless.
-    fn exchange(&self, call: Call) -> BoxFuture<'_, Result<Reply, Error>>;
+    /// Executes calls about different names, all with the same lease. A backend with several servers splits them by
+    /// server.
+    ///
+    /// The stream may be dropped at any time; the calls without a reply may then still be executed, also late: their
+    /// numbers make that harmless.
+    fn exchange(&self, batch: Vec<Call>) -> Replies<'_>;
 
-    /// Who holds and who waits. At most 1,000 tickets of each are listed.
+    /// How many calls to send together.
+    fn batching(&self) -> Batching;
+
+    /// Lists holders and queued tickets, at most 1,000 of each.
     fn inspect(&self, queue: Queue) -> BoxFuture<'_, Result<Inspection, Error>>;
 
-    /// Takes a ticket of any node out of the queue. `false` if it was not there.
+    /// Removes a ticket of any node. `false` if there was none.
     fn evict(&self, queue: Queue, ticket: String) -> BoxFuture<'_, Result<bool, Error>>;
 
-    /// Connects and tries everything that will be needed by calls with this lease.
+    /// Connects and tries everything that calls with this lease need.
     fn check(&self, lease: Duration) -> BoxFuture<'_, Result<(), Error>>;
 
     fn promises(&self) -> Promises;
@@ -69,67 +79,80 @@ pub(crate) trait Session: Send + Sync + 'static {
     }
 }
 
-/// What a gate says about one name.
+/// The replies to a batch: each with the position of its call, in any order, as soon as it is known.
+pub(crate) type Replies<'a> = BoxStream<'a, (usize, Result<Reply, Error>)>;
+
+/// How many calls a backend handles well at a time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Batching {
+    /// Calls in one batch.
+    pub(crate) calls: usize,
+    /// Tickets in one batch, unless a single call names more.
+    pub(crate) tickets: usize,
+    /// Batches in flight at a time.
+    pub(crate) in_flight: usize,
+}
+
+/// What the client sends about one name.
 #[derive(Clone, Debug)]
 pub(crate) struct Call {
     pub(crate) queue: Queue,
-    /// From the node's own counter. Lower than the last one about this name: the call changes nothing.
+    /// From the node's own counter. Lower than that of the node's last call about this name: the call changes nothing.
     pub(crate) number: u64,
-    /// This node's limit: its tickets are granted only while fewer are in use.
+    /// This node's limit: its tickets are granted only while fewer permits are in use.
     pub(crate) limit: u32,
-    /// How long this node's tickets outlive its last word.
+    /// How long this node's tickets outlive its last heartbeat.
     pub(crate) lease: Duration,
-    /// Tickets that go, whether they hold or wait. Carried out first.
-    pub(crate) leave: Vec<u64>,
-    /// Permits to renew. Never creates one, and never keeps a mere place in the queue.
-    pub(crate) keep: Vec<u64>,
-    /// Tickets that want in, oldest first. A permit that is held already is renewed, a place is kept.
-    pub(crate) enter: Vec<u64>,
-    /// The same, but refused rather than queued.
-    pub(crate) try_enter: Vec<u64>,
+    /// Tickets to release, held or queued. Executed first.
+    pub(crate) release: Vec<u64>,
+    /// Permits to renew. Never creates a permit and never keeps a queue entry.
+    pub(crate) renew: Vec<u64>,
+    /// Tickets to grant or enqueue, oldest first. A permit that is held already is renewed, a queue entry is kept.
+    pub(crate) acquire: Vec<u64>,
+    /// The same, but refused instead of enqueued.
+    pub(crate) try_acquire: Vec<u64>,
 }
 
 /// The backend's answer to a [`Call`].
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Reply {
-    /// A later call about this name had arrived before: nothing was changed.
+    /// A later call about this name had been executed before: nothing was changed.
     Stale,
     Done(Outcome),
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Outcome {
-    /// For each ticket of `leave`, in order: did it hold a permit until now?
-    pub(crate) left: Vec<bool>,
-    /// For each ticket of `keep`, in order.
-    pub(crate) kept: Vec<State>,
-    /// For each ticket of `enter`, in order.
-    pub(crate) entered: Vec<State>,
-    /// For each ticket of `try_enter`, in order.
-    pub(crate) tried: Vec<State>,
-    /// Tickets of this node that were waiting and were granted by this very call, whether it named them or not.
+    /// For each ticket of `release`, in order: was it held until now?
+    pub(crate) released: Vec<bool>,
+    /// For each ticket of `renew`, in order.
+    pub(crate) renewed: Vec<TicketState>,
+    /// For each ticket of `acquire`, in order.
+    pub(crate) acquired: Vec<TicketState>,
+    /// For each ticket of `try_acquire`, in order.
+    pub(crate) tried: Vec<TicketState>,
+    /// Queued tickets of this node that were granted by this very call, whether it named them or not.
     pub(crate) granted: Vec<Grant>,
-    /// Permits in use by all nodes. May count dead holders that nobody had to make room for yet.
+    /// Permits in use by all nodes. May count permits of dead nodes that were not in the way yet.
     pub(crate) in_use: u64,
-    /// Tickets waiting, of all nodes.
-    pub(crate) waiting: u64,
-    /// Call again by then, even if nothing is pushed. Only said to a node that has tickets waiting.
-    pub(crate) look_again: Option<Duration>,
+    /// Queued tickets of all nodes.
+    pub(crate) queued: u64,
+    /// Call again within this time, even if nothing is pushed. Only for a node with queued tickets.
+    pub(crate) poll_after: Option<Duration>,
 }
 
-/// What became of a ticket.
+/// The state of a ticket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum TicketState {
     /// It holds a permit, for one lease from when this call was first sent.
     Held {
         /// The fencing token, in a queue whose limit is 1.
         token: u64,
     },
-    /// It stands in the queue.
-    Waiting,
-    /// It tried and there was no room.
+    Queued,
+    /// It was a try and no permit was free.
     Refused,
-    /// It holds nothing (any more).
+    /// It is neither held nor queued.
     Gone,
 }
 
@@ -142,14 +165,14 @@ pub(crate) struct Grant {
 /// What a backend pushes.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Event {
-    /// Somebody else's call granted a ticket of this node. A hint: it may be late, or never come.
+    /// Another node's call granted a ticket of this node. A hint: it may arrive late, or never.
     Granted { queue: Queue, grant: Grant },
-    /// Every ticket of this node is gone, held or waiting, about whatever name: its session has ended. Sent before
-    /// anything is granted to the next one.
+    /// Every ticket of this node is gone, held or queued, of whatever name: its session has ended. Sent before anything
+    /// is granted to the next one.
     #[cfg_attr(not(any(feature = "etcd", feature = "zookeeper")), allow(dead_code))]
     // others have no session
     Lost,
-    /// The push channel was made anew: what was pushed meanwhile is lost, so ask again.
+    /// The push channel was re-established: what was pushed meanwhile is lost.
     #[cfg_attr(not(any(feature = "redis", feature = "zookeeper")), allow(dead_code))]
     // others miss none
     Resync,
@@ -227,7 +250,55 @@ impl fmt::Debug for Events {
     }
 }
 
-/// How long a gate waits for an answer at most.
+// === impl Batching ===
+
+impl Batching {
+    /// Calls go one by one, each as soon as it is made: a ticket costs the server a write whatever else is sent.
+    #[cfg_attr(
+        not(any(feature = "etcd", feature = "redlock", feature = "zookeeper")),
+        allow(dead_code)
+    )]
+    pub(crate) const SINGLE: Self = Self {
+        calls: 1,
+        tickets: MAX_TICKETS,
+        in_flight: 4096,
+    };
+}
+
+/// Executes each call of a batch for itself, all at the same time.
+pub(crate) fn each<'a, F>(batch: Vec<Call>, execute: impl Fn(Call) -> F) -> Replies<'a>
+where
+    F: Future<Output = Result<Reply, Error>> + Send + 'a,
+{
+    let calls = batch.into_iter().enumerate();
+    calls
+        .map(|(at, call)| execute(call).map(move |reply| (at, reply)))
+        .collect::<FuturesUnordered<_>>()
+        .boxed()
+}
+
+/// Executes a batch whose replies arrive together.
+pub(crate) fn together<'a>(
+    replies: impl Future<Output = Vec<Result<Reply, Error>>> + Send + 'a,
+) -> Replies<'a> {
+    let replies = replies.map(|replies| stream::iter(replies).enumerate());
+    replies.flatten_stream().boxed()
+}
+
+/// Executes a single call.
+#[cfg_attr(not(feature = "redis"), allow(dead_code))]
+pub(crate) async fn exchange_one(session: &dyn Session, call: Call) -> Result<Reply, Error> {
+    let mut replies = session.exchange(vec![call]);
+    match replies.next().await {
+        Some((_, reply)) => reply,
+        None => Err(Error::new(
+            ErrorKind::Unavailable,
+            "the backend ended the batch without a reply",
+        )),
+    }
+}
+
+/// How long the client waits for a reply at most.
 pub(crate) fn call_time(lease: Duration) -> Duration {
     Duration::from_millis(500).min(lease / 6)
 }

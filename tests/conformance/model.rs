@@ -35,18 +35,18 @@ pub(super) async fn rule_03_it_does_what_a_plain_queue_does<R: Rig>(rig: &R) {
             let mut say = Say::default();
             for &(_, ticket) in model.holds.iter().filter(|(node, _)| *node == at) {
                 let list = match random.random_range(0..4) {
-                    0 => &mut say.leave,
-                    1 => &mut say.enter,
-                    _ => &mut say.keep,
+                    0 => &mut say.release,
+                    1 => &mut say.acquire,
+                    _ => &mut say.renew,
                 };
                 list.push(ticket);
             }
             for &(_, ticket) in model.waits.iter().filter(|(node, _)| *node == at) {
-                let leaves = random.random_range(0..8) == 0;
-                let list = if leaves {
-                    &mut say.leave
+                let releases = random.random_range(0..8) == 0;
+                let list = if releases {
+                    &mut say.release
                 } else {
-                    &mut say.enter
+                    &mut say.acquire
                 };
                 list.push(ticket);
             }
@@ -54,21 +54,21 @@ pub(super) async fn rule_03_it_does_what_a_plain_queue_does<R: Rig>(rig: &R) {
                 next += 1;
                 let tries = random.random_range(0..3) == 0;
                 let list = if tries {
-                    &mut say.try_enter
+                    &mut say.try_acquire
                 } else {
-                    &mut say.enter
+                    &mut say.acquire
                 };
                 list.push(next);
             }
             let expected = model.exchange(at, &limits, &say);
             let outcome = peers[at].say(say.clone()).await;
             let got = (
-                outcome.left,
-                letters(&outcome.kept),
-                letters(&outcome.entered),
+                outcome.released,
+                letters(&outcome.renewed),
+                letters(&outcome.acquired),
                 letters(&outcome.tried),
                 tickets(&outcome.granted),
-                (outcome.in_use, outcome.waiting),
+                (outcome.in_use, outcome.queued),
             );
             assert_eq!(
                 got, expected,
@@ -82,7 +82,7 @@ type Answer = (Vec<bool>, String, String, String, Vec<u64>, (u64, u64));
 
 impl Model {
     fn exchange(&mut self, node: usize, limits: &[usize], say: &Say) -> Answer {
-        let left = (say.leave.iter())
+        let left = (say.release.iter())
             .map(|&ticket| {
                 self.waits.retain(|waits| *waits != (node, ticket));
                 let before = self.holds.len();
@@ -90,10 +90,10 @@ impl Model {
                 self.holds.len() < before
             })
             .collect();
-        let kept = say.keep.iter().map(|&ticket| self.state(node, ticket));
-        let kept = kept.collect();
+        let renewed = say.renew.iter().map(|&ticket| self.state(node, ticket));
+        let renewed = renewed.collect();
         let waited = self.waits.clone();
-        for &ticket in &say.enter {
+        for &ticket in &say.acquire {
             if self.state(node, ticket) == 'G' {
                 self.waits.push_back((node, ticket));
             }
@@ -109,10 +109,10 @@ impl Model {
                 granted.push(head.1);
             }
         }
-        let entered = (say.enter.iter())
+        let acquired = (say.acquire.iter())
             .map(|&ticket| self.state(node, ticket))
             .collect();
-        let tried = (say.try_enter.iter())
+        let tried = (say.try_acquire.iter())
             .map(|&ticket| {
                 if !self.waits.is_empty() || self.holds.len() >= limits[node] {
                     return 'R';
@@ -123,7 +123,7 @@ impl Model {
             .collect();
         let count = |length| u64::try_from(length).expect("a number");
         let counts = (count(self.holds.len()), count(self.waits.len()));
-        (left, kept, entered, tried, granted, counts)
+        (left, renewed, acquired, tried, granted, counts)
     }
 
     fn state(&self, node: usize, ticket: u64) -> char {

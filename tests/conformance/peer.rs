@@ -1,6 +1,6 @@
 //! A node as the tests drive it: it says exactly what it is told to.
 
-use crate::backend::{Call, Event, Grant, Inspection, Outcome, Reply, Session, State};
+use crate::backend::{Call, Event, Grant, Inspection, Outcome, Reply, Session, TicketState, exchange_one};
 use crate::error::{Error, ErrorKind};
 use crate::name::{Node, Queue};
 use std::sync::Arc;
@@ -31,10 +31,10 @@ pub(super) struct Peer {
 /// What a call says of tickets.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Say {
-    pub(super) leave: Vec<u64>,
-    pub(super) keep: Vec<u64>,
-    pub(super) enter: Vec<u64>,
-    pub(super) try_enter: Vec<u64>,
+    pub(super) release: Vec<u64>,
+    pub(super) renew: Vec<u64>,
+    pub(super) acquire: Vec<u64>,
+    pub(super) try_acquire: Vec<u64>,
 }
 
 /// Something happened between these two moments.
@@ -45,30 +45,30 @@ pub(super) fn nothing() -> Say {
     Say::default()
 }
 
-pub(super) fn enter(tickets: impl IntoIterator<Item = u64>) -> Say {
-    nothing().enter(tickets)
+pub(super) fn acquire(tickets: impl IntoIterator<Item = u64>) -> Say {
+    nothing().acquire(tickets)
 }
 
-pub(super) fn keep(tickets: impl IntoIterator<Item = u64>) -> Say {
-    nothing().keep(tickets)
+pub(super) fn renew(tickets: impl IntoIterator<Item = u64>) -> Say {
+    nothing().renew(tickets)
 }
 
-pub(super) fn leave(tickets: impl IntoIterator<Item = u64>) -> Say {
-    nothing().leave(tickets)
+pub(super) fn release(tickets: impl IntoIterator<Item = u64>) -> Say {
+    nothing().release(tickets)
 }
 
-pub(super) fn try_enter(tickets: impl IntoIterator<Item = u64>) -> Say {
-    nothing().try_enter(tickets)
+pub(super) fn try_acquire(tickets: impl IntoIterator<Item = u64>) -> Say {
+    nothing().try_acquire(tickets)
 }
 
 /// One letter for each: Held, Waiting, Refused, Gone.
-pub(super) fn letters(states: &[State]) -> String {
+pub(super) fn letters(states: &[TicketState]) -> String {
     (states.iter())
         .map(|state| match state {
-            State::Held { .. } => 'H',
-            State::Waiting => 'W',
-            State::Refused => 'R',
-            State::Gone => 'G',
+            TicketState::Held { .. } => 'H',
+            TicketState::Queued => 'W',
+            TicketState::Refused => 'R',
+            TicketState::Gone => 'G',
         })
         .collect()
 }
@@ -80,23 +80,23 @@ pub(super) fn tickets(grants: &[Grant]) -> Vec<u64> {
 // === impl Say ===
 
 impl Say {
-    pub(super) fn enter(mut self, tickets: impl IntoIterator<Item = u64>) -> Self {
-        self.enter.extend(tickets);
+    pub(super) fn acquire(mut self, tickets: impl IntoIterator<Item = u64>) -> Self {
+        self.acquire.extend(tickets);
         self
     }
 
-    pub(super) fn keep(mut self, tickets: impl IntoIterator<Item = u64>) -> Self {
-        self.keep.extend(tickets);
+    pub(super) fn renew(mut self, tickets: impl IntoIterator<Item = u64>) -> Self {
+        self.renew.extend(tickets);
         self
     }
 
-    pub(super) fn leave(mut self, tickets: impl IntoIterator<Item = u64>) -> Self {
-        self.leave.extend(tickets);
+    pub(super) fn release(mut self, tickets: impl IntoIterator<Item = u64>) -> Self {
+        self.release.extend(tickets);
         self
     }
 
-    pub(super) fn try_enter(mut self, tickets: impl IntoIterator<Item = u64>) -> Self {
-        self.try_enter.extend(tickets);
+    pub(super) fn try_acquire(mut self, tickets: impl IntoIterator<Item = u64>) -> Self {
+        self.try_acquire.extend(tickets);
         self
     }
 }
@@ -143,13 +143,13 @@ impl Peer {
             number,
             limit: self.limit,
             lease: self.lease,
-            leave: say.leave,
-            keep: say.keep,
-            enter: say.enter,
-            try_enter: say.try_enter,
+            release: say.release,
+            renew: say.renew,
+            acquire: say.acquire,
+            try_acquire: say.try_acquire,
         };
         let mut before = Instant::now();
-        let mut reply = self.session.exchange(call.clone()).await;
+        let mut reply = exchange_one(&*self.session, call.clone()).await;
         // On a busy machine a majority may be late: then a gate says it again, and so do we.
         for _ in 0..3 {
             let late = |error: &Error| error.kind() == ErrorKind::Unavailable;
@@ -157,7 +157,7 @@ impl Peer {
                 break;
             }
             before = Instant::now();
-            reply = self.session.exchange(call.clone()).await;
+            reply = exchange_one(&*self.session, call.clone()).await;
         }
         let reply = reply.expect("an answer");
         self.last_word = Span(before, Instant::now());
@@ -177,26 +177,26 @@ impl Peer {
         self.say(self.repeats.clone()).await
     }
 
-    pub(super) async fn enter(&mut self, tickets: impl IntoIterator<Item = u64>) -> String {
-        letters(&self.say(enter(tickets)).await.entered)
+    pub(super) async fn acquire(&mut self, tickets: impl IntoIterator<Item = u64>) -> String {
+        letters(&self.say(acquire(tickets)).await.acquired)
     }
 
-    pub(super) async fn keep(&mut self, tickets: impl IntoIterator<Item = u64>) -> String {
-        letters(&self.say(keep(tickets)).await.kept)
+    pub(super) async fn renew(&mut self, tickets: impl IntoIterator<Item = u64>) -> String {
+        letters(&self.say(renew(tickets)).await.renewed)
     }
 
-    pub(super) async fn leave(&mut self, tickets: impl IntoIterator<Item = u64>) -> Vec<bool> {
-        self.say(leave(tickets)).await.left
+    pub(super) async fn release(&mut self, tickets: impl IntoIterator<Item = u64>) -> Vec<bool> {
+        self.say(release(tickets)).await.released
     }
 
     pub(super) async fn tries(&mut self, tickets: impl IntoIterator<Item = u64>) -> String {
-        letters(&self.say(try_enter(tickets)).await.tried)
+        letters(&self.say(try_acquire(tickets)).await.tried)
     }
 
     /// Enters and must be let in at once. Returns the token.
     pub(super) async fn must_enter(&mut self, ticket: u64) -> u64 {
-        match self.say(enter([ticket])).await.entered[..] {
-            [State::Held { token }] => token,
+        match self.say(acquire([ticket])).await.acquired[..] {
+            [TicketState::Held { token }] => token,
             ref other => panic!("ticket {ticket} was not let in: {other:?}"),
         }
     }
@@ -218,16 +218,16 @@ impl Peer {
             for other in &mut *others {
                 other.repeat().await;
             }
-            let outcome = self.say(enter([ticket])).await;
+            let outcome = self.say(acquire([ticket])).await;
             let now = Instant::now();
-            if let [State::Held { .. }] = outcome.entered[..] {
+            if let [TicketState::Held { .. }] = outcome.acquired[..] {
                 return now;
             }
             assert!(
                 now - start <= time,
                 "ticket {ticket} still waits after {time:?}: {outcome:?}"
             );
-            let pause = outcome.look_again.expect("told when to look again");
+            let pause = outcome.poll_after.expect("told when to look again");
             tokio::time::sleep(pause.min(self.lease / 5)).await;
         }
     }

@@ -1,14 +1,14 @@
 //! Rules 8 and 10: tokens, and what is left behind.
 
-use super::peer::{Peer, enter, keep, letters, nothing};
+use super::peer::{Peer, acquire, renew, letters, nothing};
 use super::rig::{Rig, limit, pass, queue, silence};
-use crate::backend::State;
+use crate::backend::TicketState;
 use std::time::Duration;
 
 /// The token that a node's ticket holds now.
 async fn token(peer: &mut Peer, ticket: u64) -> u64 {
-    match peer.say(keep([ticket])).await.kept[..] {
-        [State::Held { token }] => token,
+    match peer.say(renew([ticket])).await.renewed[..] {
+        [TicketState::Held { token }] => token,
         ref other => panic!("ticket {ticket} does not hold: {other:?}"),
     }
 }
@@ -18,25 +18,25 @@ pub(super) async fn rule_08_tokens_increase<R: Rig>(rig: &R) {
     let mut last = a.must_enter(0).await;
     assert!(last < 1 << 53, "numbers that scripts can count with");
     for ticket in 1..50 {
-        assert_eq!(b.enter([ticket]).await, "W");
-        a.leave([ticket - 1]).await;
+        assert_eq!(b.acquire([ticket]).await, "W");
+        a.release([ticket - 1]).await;
         let granted = token(&mut b, ticket).await;
         assert!(
             granted > last,
             "granted from the queue: {granted} after {last}"
         );
-        b.leave([ticket]).await;
-        let entered = a.must_enter(ticket).await;
+        b.release([ticket]).await;
+        let acquired = a.must_enter(ticket).await;
         assert!(
-            entered > granted,
-            "let in at once: {entered} after {granted}"
+            acquired > granted,
+            "let in at once: {acquired} after {granted}"
         );
-        a.leave([ticket]).await;
-        let State::Held { token: tried } = a.say(super::peer::try_enter([ticket])).await.tried[0]
+        a.release([ticket]).await;
+        let TicketState::Held { token: tried } = a.say(super::peer::try_acquire([ticket])).await.tried[0]
         else {
             panic!("a try was refused");
         };
-        assert!(tried > entered, "tried: {tried} after {entered}");
+        assert!(tried > acquired, "tried: {tried} after {acquired}");
         last = tried;
     }
 }
@@ -44,12 +44,12 @@ pub(super) async fn rule_08_tokens_increase<R: Rig>(rig: &R) {
 pub(super) async fn rule_08_a_permit_keeps_its_token<R: Rig>(rig: &R) {
     let (mut a, mut b) = (rig.peer(1), rig.peer(1));
     let first = a.must_enter(1).await;
-    assert_eq!(b.enter([1]).await, "W");
+    assert_eq!(b.acquire([1]).await, "W");
     assert_eq!(a.must_enter(1).await, first);
     assert_eq!(token(&mut a, 1).await, first);
     assert_eq!(
-        a.say(super::peer::try_enter([1])).await.tried,
-        [State::Held { token: first }]
+        a.say(super::peer::try_acquire([1])).await.tried,
+        [TicketState::Held { token: first }]
     );
     tokio::time::sleep(R::LEASE / 4).await;
     assert_eq!(token(&mut a, 1).await, first);
@@ -58,12 +58,12 @@ pub(super) async fn rule_08_a_permit_keeps_its_token<R: Rig>(rig: &R) {
 pub(super) async fn rule_08_a_push_and_a_retry_tell_the_same_token<R: Rig>(rig: &R) {
     let (mut a, mut b) = (rig.peer(1), rig.peer(1));
     a.must_enter(1).await;
-    assert_eq!(b.enter([1]).await, "W");
-    a.leave([1]).await;
+    assert_eq!(b.acquire([1]).await, "W");
+    a.release([1]).await;
     let pushed = b.pushed().await; // may be lost
-    let entered = b.must_enter(1).await;
-    assert_eq!(token(&mut b, 1).await, entered);
-    assert_eq!(pushed.map_or(entered, |grant| grant.token), entered);
+    let acquired = b.must_enter(1).await;
+    assert_eq!(token(&mut b, 1).await, acquired);
+    assert_eq!(pushed.map_or(acquired, |grant| grant.token), acquired);
 }
 
 pub(super) async fn rule_08_tokens_increase_over_expiry<R: Rig>(rig: &R) {
@@ -84,7 +84,7 @@ pub(super) async fn rule_08_tokens_increase_over_a_flush<R: Rig>(rig: &R) {
         if ticket % 4 == 0 {
             rig.flush().await;
         } else {
-            a.leave([ticket]).await;
+            a.release([ticket]).await;
         }
     }
 }
@@ -94,7 +94,7 @@ pub(super) async fn rule_08_tokens_increase_after_the_name_was_forgotten<R: Rig>
     let mut last = 0;
     for ticket in 1..200 {
         last = a.must_enter(ticket).await;
-        a.leave([ticket]).await;
+        a.release([ticket]).await;
     }
     forgotten(rig).await;
     let next = a.must_enter(1).await;
@@ -104,11 +104,11 @@ pub(super) async fn rule_08_tokens_increase_after_the_name_was_forgotten<R: Rig>
 pub(super) async fn rule_10_an_idle_name_leaves_nothing<R: Rig>(rig: &R) {
     let (mut a, mut b) = (rig.peer(1), rig.peer(1));
     a.must_enter(1).await;
-    assert_eq!(b.enter([1, 2]).await, "WW");
-    a.leave([1]).await;
+    assert_eq!(b.acquire([1, 2]).await, "WW");
+    a.release([1]).await;
     assert!(rig.stored().await > 0);
-    let outcome = b.say(nothing().leave([1, 2])).await;
-    assert_eq!((outcome.in_use, outcome.waiting), (0, 0));
+    let outcome = b.say(nothing().release([1, 2])).await;
+    assert_eq!((outcome.in_use, outcome.queued), (0, 0));
     forgotten(rig).await;
     // A look at it does not bring it back.
     assert_eq!(a.counts().await, (0, 0));
@@ -120,8 +120,8 @@ pub(super) async fn rule_10_many_idle_names_leave_nothing<R: Rig>(rig: &R) {
     let mut a = rig.peer(1);
     for name in 0..300 {
         a.queue = queue(&format!("name {name}"));
-        assert_eq!(a.enter([1]).await, "H");
-        assert_eq!(a.leave([1]).await, [true]);
+        assert_eq!(a.acquire([1]).await, "H");
+        assert_eq!(a.release([1]).await, [true]);
     }
     forgotten(rig).await;
 }
@@ -132,8 +132,8 @@ pub(super) async fn rule_10_after_a_crash_nothing_is_left_an_hour_later<R: Rig>(
     for name in ["one", "two", "three"] {
         for peer in [&mut a, &mut b] {
             peer.queue = queue(name);
-            let outcome = peer.say(enter([1, 2, 3])).await;
-            assert!(letters(&outcome.entered).ends_with('W'));
+            let outcome = peer.say(acquire([1, 2, 3])).await;
+            assert!(letters(&outcome.acquired).ends_with('W'));
         }
     }
     let hour = Duration::from_secs(3600);

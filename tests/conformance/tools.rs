@@ -1,6 +1,6 @@
 //! What an operator has: inspect, evict, check.
 
-use super::peer::enter;
+use super::peer::acquire;
 use super::rig::{Rig, limit, pass};
 use crate::backend::Promises;
 use std::time::Duration;
@@ -9,7 +9,7 @@ pub(super) async fn evict_takes_out_a_holder_and_grants_the_next<R: Rig>(rig: &R
     let (mut a, mut b) = (rig.peer(1), rig.peer(1));
     let operator = rig.peer(1);
     a.must_enter(1).await;
-    assert_eq!(b.enter([1]).await, "W");
+    assert_eq!(b.acquire([1]).await, "W");
     assert!(operator.evict(a.node.ticket(1)).await);
     assert_eq!(
         operator.counts().await,
@@ -21,19 +21,19 @@ pub(super) async fn evict_takes_out_a_holder_and_grants_the_next<R: Rig>(rig: &R
         // Elsewhere the push channel may not be ready so soon.
         assert_eq!(b.pushed().await.map(|grant| grant.ticket), Some(1));
     }
-    assert_eq!(a.keep([1]).await, "G");
-    assert_eq!(b.enter([1]).await, "H");
+    assert_eq!(a.renew([1]).await, "G");
+    assert_eq!(b.acquire([1]).await, "H");
 }
 
 pub(super) async fn evict_takes_out_a_waiter<R: Rig>(rig: &R) {
     let (mut a, mut b) = (rig.peer(1), rig.peer(1));
     a.must_enter(1).await;
-    assert_eq!(b.enter([1, 2]).await, "WW");
+    assert_eq!(b.acquire([1, 2]).await, "WW");
     assert!(a.evict(b.node.ticket(1)).await);
     assert!(!a.evict(b.node.ticket(1)).await, "a second time");
     assert_eq!(a.counts().await, (1, 1));
-    a.leave([1]).await;
-    assert_eq!(b.keep([1, 2]).await, "GH");
+    a.release([1]).await;
+    assert_eq!(b.renew([1, 2]).await, "GH");
 }
 
 pub(super) async fn evict_of_an_unknown_ticket_says_so<R: Rig>(rig: &R) {
@@ -54,16 +54,16 @@ pub(super) async fn evict_of_an_unknown_ticket_says_so<R: Rig>(rig: &R) {
     for ticket in unknown {
         assert!(!a.evict(ticket.clone()).await, "{ticket:?}");
     }
-    assert_eq!(a.keep([1]).await, "H");
+    assert_eq!(a.renew([1]).await, "H");
 }
 
 pub(super) async fn inspect_shows_who_holds_and_who_waits<R: Rig>(rig: &R) {
     let (mut a, mut b) = (rig.peer(2).lease(R::LEASE * 3), rig.peer(2));
     let nobody = a.inspect().await;
     assert_eq!(nobody, Default::default());
-    assert_eq!(a.enter([1]).await, "H");
-    assert_eq!(b.enter([1, 2]).await, "HW");
-    assert_eq!(a.enter([2]).await, "W");
+    assert_eq!(a.acquire([1]).await, "H");
+    assert_eq!(b.acquire([1, 2]).await, "HW");
+    assert_eq!(a.acquire([2]).await, "W");
     let shown = b.inspect().await;
     let names = |list: &[crate::TicketInfo]| -> Vec<String> {
         list.iter().map(|info| info.ticket.clone()).collect()
@@ -85,10 +85,10 @@ pub(super) async fn inspect_shows_who_holds_and_who_waits<R: Rig>(rig: &R) {
 
 pub(super) async fn inspect_shows_only_the_living<R: Rig>(rig: &R) {
     let (mut dead, mut a) = (rig.peer(2), rig.peer(2));
-    assert_eq!(dead.enter([1]).await, "H");
-    assert_eq!(a.enter([1]).await, "H");
-    assert_eq!(dead.enter([2]).await, "W");
-    a.repeats = enter([1]);
+    assert_eq!(dead.acquire([1]).await, "H");
+    assert_eq!(a.acquire([1]).await, "H");
+    assert_eq!(dead.acquire([2]).await, "W");
+    a.repeats = acquire([1]);
     pass(rig, R::LEASE * 9 / 10, &mut [&mut a]).await;
     // Nobody calls in this moment, so nobody purges.
     tokio::time::sleep(R::LEASE / 5).await;
@@ -103,7 +103,7 @@ pub(super) async fn inspect_shows_only_the_living<R: Rig>(rig: &R) {
 pub(super) async fn inspect_lists_at_most_a_thousand<R: Rig>(rig: &R) {
     let mut a = rig.peer(1200).lease(R::LEASE * 10);
     for batch in 0..10 {
-        a.enter(batch * 256..(batch + 1) * 256).await;
+        a.acquire(batch * 256..(batch + 1) * 256).await;
     }
     let shown = a.inspect().await;
     assert_eq!((shown.in_use, shown.waiting), (1200, 1360));

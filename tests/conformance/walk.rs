@@ -6,7 +6,7 @@
 
 use super::peer::{Peer, Say};
 use super::rig::{Rig, queue};
-use crate::backend::{Event, Grant, Outcome, Reply, State};
+use crate::backend::{Event, Grant, Outcome, Reply, TicketState};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 /// What a node has of its own at most.
-const MOST_TICKETS: usize = 5;
+const MAX_TICKETS: usize = 5;
 
 struct World {
     random: StdRng,
@@ -155,7 +155,7 @@ impl World {
 
     fn want(&mut self, node: usize) {
         let gate = &mut self.nodes[node];
-        if gate.wants.len() + gate.holds.len() < MOST_TICKETS {
+        if gate.wants.len() + gate.holds.len() < MAX_TICKETS {
             gate.next_ticket += 1;
             gate.wants.insert(gate.next_ticket);
         }
@@ -315,10 +315,10 @@ impl Gate {
     /// All that is to be said.
     fn everything(&self) -> Say {
         Say {
-            leave: self.leaving.iter().copied().collect(),
-            keep: self.holds.keys().copied().collect(),
-            enter: self.wants.iter().copied().collect(),
-            try_enter: Vec::new(),
+            release: self.leaving.iter().copied().collect(),
+            renew: self.holds.keys().copied().collect(),
+            acquire: self.wants.iter().copied().collect(),
+            try_acquire: Vec::new(),
         }
     }
 
@@ -344,16 +344,16 @@ impl Gate {
         if last.is_some_and(|last| now - last >= self.peer.lease) {
             self.doubtful.extend(&self.wants);
         }
-        for ticket in &say.leave {
+        for ticket in &say.release {
             self.leaving.remove(ticket);
         }
-        for (ticket, state) in say.keep.iter().zip(&outcome.kept) {
+        for (ticket, state) in say.renew.iter().zip(&outcome.renewed) {
             match state {
-                State::Held { .. } => {
+                TicketState::Held { .. } => {
                     let held = self.holds.entry(*ticket).or_insert(until);
                     *held = until.max(*held);
                 }
-                State::Gone => match self.holds.remove(ticket) {
+                TicketState::Gone => match self.holds.remove(ticket) {
                     Some(valid) if valid > now => {
                         return Err(format!("permit {ticket} is gone, though valid"));
                     }
@@ -362,13 +362,13 @@ impl Gate {
                 other => return Err(format!("keep of {ticket} is answered {other:?}")),
             }
         }
-        for (ticket, state) in say.enter.iter().zip(&outcome.entered) {
+        for (ticket, state) in say.acquire.iter().zip(&outcome.acquired) {
             match state {
-                State::Held { .. } => {
+                TicketState::Held { .. } => {
                     self.wants.remove(ticket);
                     self.holds.insert(*ticket, until);
                 }
-                State::Waiting => {}
+                TicketState::Queued => {}
                 other => return Err(format!("enter of {ticket} is answered {other:?}")),
             }
         }
@@ -377,7 +377,7 @@ impl Gate {
                 self.leaving.insert(grant.ticket);
             }
         }
-        if outcome.kept.len() != say.keep.len() || outcome.entered.len() != say.enter.len() {
+        if outcome.renewed.len() != say.renew.len() || outcome.acquired.len() != say.acquire.len() {
             return Err("an answer is missing".to_owned());
         }
         Ok(())

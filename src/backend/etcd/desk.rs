@@ -2,7 +2,7 @@
 
 use super::line::Line;
 use super::wire;
-use crate::backend::{Call, Grant, Outcome, State};
+use crate::backend::{Call, Grant, Outcome, TicketState};
 use crate::name::Node;
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -37,7 +37,7 @@ struct Own {
     /// One lease after the last call that named it. Only what holds has a time of its own.
     until: Instant,
     /// It waits, or has waited: not a mere try.
-    entered: bool,
+    acquired: bool,
     /// It was seen to hold. From then on it does for as long as its key is there.
     granted: bool,
     /// Its key was seen.
@@ -48,13 +48,13 @@ struct Own {
 #[derive(Debug, Default)]
 pub(super) struct Plan {
     /// Tickets whose keys go, and whether each was known to hold.
-    pub(super) leave: Vec<(u64, bool)>,
+    pub(super) release: Vec<(u64, bool)>,
     /// What has run out and goes too, lest it be taken for what is to come.
     pub(super) clear: Vec<u64>,
     /// Tickets that wait under another limit than the call's, with the revisions that created them.
     pub(super) relimit: Vec<(u64, i64)>,
     /// New tickets.
-    pub(super) enter: Vec<u64>,
+    pub(super) acquire: Vec<u64>,
     /// The line as it is before the call changes it has to be seen.
     pub(super) look_before: bool,
 }
@@ -65,7 +65,7 @@ pub(super) struct Found {
     /// As it was before the call changed it.
     pub(super) before: Option<Line>,
     /// Tickets that left, with whether they held until then.
-    pub(super) left: HashMap<u64, bool>,
+    pub(super) released: HashMap<u64, bool>,
     pub(super) after: Line,
     /// Tries that were refused.
     pub(super) refused: Vec<u64>,
@@ -103,7 +103,7 @@ impl Desk {
         self.running = true;
         let until = now + call.lease;
         self.until = self.until.max(until);
-        for ticket in call.keep.iter().chain(&call.enter).chain(&call.try_enter) {
+        for ticket in call.renew.iter().chain(&call.acquire).chain(&call.try_acquire) {
             if let Some(own) = self.own.get_mut(ticket) {
                 own.until = own.until.max(until);
             }
@@ -126,9 +126,9 @@ impl Desk {
     }
 
     pub(super) fn needs_lease(&self, call: &Call) -> bool {
-        !call.enter.is_empty()
-            || !call.try_enter.is_empty()
-            || call.keep.iter().any(|ticket| self.own.contains_key(ticket))
+        !call.acquire.is_empty()
+            || !call.try_acquire.is_empty()
+            || call.renew.iter().any(|ticket| self.own.contains_key(ticket))
     }
 
     /// Everything of this process is gone.
@@ -144,30 +144,30 @@ impl Desk {
 
     /// What this call has to write. Its new tickets are ours from now on.
     pub(super) fn plan(&mut self, node: &Node, call: &Call, now: Instant) -> Plan {
-        let enter: Vec<u64> = (call.enter.iter())
+        let acquire: Vec<u64> = (call.acquire.iter())
             .filter(|ticket| self.own.get(ticket).is_none_or(|own| !own.seen))
             .copied()
             .collect();
-        for ticket in &enter {
+        for ticket in &acquire {
             self.add(*ticket, true, now + call.lease);
         }
         let known =
             |ticket: &&u64| self.own.contains_key(ticket) || self.expired.contains_key(ticket);
-        let leave: Vec<(u64, bool)> = (call.leave.iter().filter(known))
+        let release: Vec<(u64, bool)> = (call.release.iter().filter(known))
             .map(|ticket| (*ticket, self.is_granted(*ticket)))
             .collect();
-        let entering = enter.iter().chain(&call.try_enter);
+        let entering = acquire.iter().chain(&call.try_acquire);
         let clear = entering
             .filter(|ticket| self.expired.contains_key(ticket))
             .copied()
             .collect();
-        let stays = |ticket: &u64| !call.leave.contains(ticket);
+        let stays = |ticket: &u64| !call.release.contains(ticket);
         let waiting = (self.own.iter())
-            .filter(|(ticket, own)| own.entered && own.seen && !own.granted && stays(ticket))
+            .filter(|(ticket, own)| own.acquired && own.seen && !own.granted && stays(ticket))
             .filter_map(|(ticket, _)| Some((*ticket, self.line.full(&node.ticket(*ticket))?)));
         self.relimit |= self.limit != call.limit;
         self.limit = call.limit;
-        let waiting: Vec<(u64, (i64, u32))> = match self.relimit || !leave.is_empty() {
+        let waiting: Vec<(u64, (i64, u32))> = match self.relimit || !release.is_empty() {
             true => waiting.collect(),
             false => Vec::new(),
         };
@@ -175,14 +175,14 @@ impl Desk {
             .filter(|(_, (_, limit))| *limit != call.limit)
             .map(|(ticket, (created, _))| (*ticket, *created))
             .collect();
-        let changes = !leave.is_empty() || !relimit.is_empty();
-        let unsure = leave.iter().any(|(_, granted)| !granted);
+        let changes = !release.is_empty() || !relimit.is_empty();
+        let unsure = release.iter().any(|(_, granted)| !granted);
         Plan {
             look_before: unsure || (changes && !waiting.is_empty()),
-            leave,
+            release,
             clear,
             relimit,
-            enter,
+            acquire,
         }
     }
 
@@ -192,10 +192,10 @@ impl Desk {
     }
 
     /// A ticket's key is about to be written.
-    pub(super) fn add(&mut self, ticket: u64, entered: bool, until: Instant) {
+    pub(super) fn add(&mut self, ticket: u64, acquired: bool, until: Instant) {
         let own = self.own.entry(ticket).or_insert(Own {
             until,
-            entered,
+            acquired,
             granted: false,
             seen: false,
         });
@@ -222,7 +222,7 @@ impl Desk {
 
     /// Whether it is a try that nobody has been told of.
     pub(super) fn is_mere_try(&self, ticket: u64) -> bool {
-        self.own.get(&ticket).is_some_and(|own| !own.entered)
+        self.own.get(&ticket).is_some_and(|own| !own.acquired)
     }
 
     /// All tickets that are ours or on their way out.
@@ -274,7 +274,7 @@ impl Desk {
             own.seen = true;
             if let Some(created) = held.get(ticket)
                 && !own.granted
-                && own.entered
+                && own.acquired
             {
                 own.granted = true;
                 // Its node's last word about the name counts for what waited.
@@ -291,14 +291,14 @@ impl Desk {
 
     /// Some ticket of ours waits.
     pub(super) fn waits(&self) -> bool {
-        self.own.values().any(|own| own.entered && !own.granted)
+        self.own.values().any(|own| own.acquired && !own.granted)
     }
 
     /// A try that got in is a permit like any other.
     pub(super) fn admit(&mut self, ticket: u64) {
         if let Some(own) = self.own.get_mut(&ticket) {
             own.granted = true;
-            own.entered = true;
+            own.acquired = true;
             own.seen = true;
         }
     }
@@ -318,7 +318,7 @@ impl Desk {
             .filter_map(|(_, place)| wire::own_number(&place.ticket, node))
             .collect();
         let named = |ticket: &u64| {
-            let mut named = call.enter.iter().chain(&call.keep).chain(&call.try_enter);
+            let mut named = call.acquire.iter().chain(&call.renew).chain(&call.try_acquire);
             named.any(|named| named == ticket)
         };
         let (granted, others): (Vec<Grant>, Vec<Grant>) = news
@@ -335,21 +335,21 @@ impl Desk {
             * 9
             / 20;
         let outcome = Outcome {
-            left: (call.leave.iter())
-                .map(|ticket| found.left.get(ticket).copied().unwrap_or(false))
+            released: (call.release.iter())
+                .map(|ticket| found.released.get(ticket).copied().unwrap_or(false))
                 .collect(),
-            kept: call.keep.iter().map(|t| self.kept(node, *t)).collect(),
-            entered: call.enter.iter().map(|t| self.state(node, *t)).collect(),
-            tried: (call.try_enter.iter())
+            renewed: call.renew.iter().map(|t| self.renewed(node, *t)).collect(),
+            acquired: call.acquire.iter().map(|t| self.state(node, *t)).collect(),
+            tried: (call.try_acquire.iter())
                 .map(|ticket| match found.refused.contains(ticket) {
-                    true => State::Refused,
+                    true => TicketState::Refused,
                     false => self.state(node, *ticket),
                 })
                 .collect(),
             granted,
             in_use: count(self.line.in_use() + extra),
-            waiting: count(self.line.len() - self.line.in_use() - extra),
-            look_again: waits.then_some(match self.watched {
+            queued: count(self.line.len() - self.line.in_use() - extra),
+            poll_after: waits.then_some(match self.watched {
                 true => often,
                 false => often.min(poll),
             }),
@@ -364,22 +364,22 @@ impl Desk {
         own.filter(|ticket| self.is_granted(*ticket)).count()
     }
 
-    fn state(&self, node: &Node, ticket: u64) -> State {
+    fn state(&self, node: &Node, ticket: u64) -> TicketState {
         let Some(own) = self.own.get(&ticket) else {
-            return State::Gone;
+            return TicketState::Gone;
         };
         match self.line.created(&node.ticket(ticket)) {
-            Some(created) if own.granted => State::Held {
+            Some(created) if own.granted => TicketState::Held {
                 token: token(created),
             },
-            Some(_) => State::Waiting,
-            None => State::Gone,
+            Some(_) => TicketState::Queued,
+            None => TicketState::Gone,
         }
     }
 
-    fn kept(&self, node: &Node, ticket: u64) -> State {
+    fn renewed(&self, node: &Node, ticket: u64) -> TicketState {
         match self.state(node, ticket) {
-            State::Waiting => State::Gone,
+            TicketState::Queued => TicketState::Gone,
             state => state,
         }
     }

@@ -110,21 +110,21 @@ impl<'a> Run<'a> {
         let mut seen = self.change(&plan, &mut found).await?;
         let until = now() + WRITING;
         if let Some(lease) = *lease {
-            seen = self.write_all(&plan.enter, lease, until).await?.or(seen);
-            if !self.call.enter.is_empty() {
+            seen = self.write_all(&plan.acquire, lease, until).await?.or(seen);
+            if !self.call.acquire.is_empty() {
                 let line = match seen {
                     Some(line) => line,
                     None => self.look().await?,
                 };
                 // Places that were lost unseen are taken anew.
-                let lost: Vec<u64> = (self.call.enter.iter())
-                    .filter(|t| !plan.enter.contains(t) && !self.is_in(&line, **t))
+                let lost: Vec<u64> = (self.call.acquire.iter())
+                    .filter(|t| !plan.acquire.contains(t) && !self.is_in(&line, **t))
                     .copied()
                     .collect();
                 let after = self.write_all(&lost, lease, until).await?;
                 seen = Some(after.unwrap_or(line));
             }
-            if !self.call.try_enter.is_empty() {
+            if !self.call.try_acquire.is_empty() {
                 seen = Some(self.try_all(seen, lease, until, &mut found).await?);
             }
         }
@@ -176,7 +176,7 @@ impl<'a> Run<'a> {
             ops.push(self.listing());
         }
         let leaving = plan
-            .leave
+            .release
             .iter()
             .map(|(ticket, _)| ticket)
             .chain(&plan.clear);
@@ -210,12 +210,12 @@ impl<'a> Run<'a> {
             found.before = answers.next().and_then(|a| self.line_of(&a, revision));
         }
         let mut gone = Vec::new();
-        for ((ticket, granted), answer) in plan.leave.iter().zip(&mut answers) {
+        for ((ticket, granted), answer) in plan.release.iter().zip(&mut answers) {
             let was_there = matches!(answer, TxnOpResponse::Delete(answer) if answer.deleted() > 0);
             let name = self.inner.node.ticket(*ticket);
             let mut before = found.before.iter().flat_map(Line::holders);
             let held = *granted || before.any(|(_, place)| place.ticket == name);
-            found.left.insert(*ticket, was_there && held);
+            found.released.insert(*ticket, was_there && held);
             gone.push(*ticket);
         }
         self.desk(|desk| {
@@ -330,7 +330,7 @@ impl<'a> Run<'a> {
         until: Instant,
         found: &mut Found,
     ) -> Result<Line, Failure> {
-        for ticket in &self.call.try_enter {
+        for ticket in &self.call.try_acquire {
             let (known, mere) = self.desk(|desk| (desk.has(*ticket), desk.is_mere_try(*ticket)))?;
             if known && seen.is_none() {
                 seen = Some(self.look().await?);

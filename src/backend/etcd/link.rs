@@ -44,10 +44,10 @@ pub(super) struct Link {
 struct Slot {
     /// The server that is asked now.
     at: usize,
-    state: State,
+    state: TicketState,
 }
 
-enum State {
+enum TicketState {
     /// Until then the last failure is the answer.
     Empty(Option<(Error, Instant)>),
     /// A task is at it. It goes on when the calls that wait for it are dropped.
@@ -103,7 +103,7 @@ impl Link {
             tls,
             slot: Mutex::new(Slot {
                 at: 0,
-                state: State::Empty(None),
+                state: TicketState::Empty(None),
             }),
             changes: watch::Sender::new(0),
         })
@@ -198,15 +198,15 @@ impl Link {
             let attempt = {
                 let mut slot = self.slot();
                 match &slot.state {
-                    State::Ready(connection) if connection.is_driven() => {
+                    TicketState::Ready(connection) if connection.is_driven() => {
                         return Ok(connection.clone());
                     }
-                    State::Connecting { attempt, since }
+                    TicketState::Connecting { attempt, since }
                         if clock::now().saturating_duration_since(*since) < STUCK =>
                     {
                         attempt.clone()
                     }
-                    State::Empty(Some((error, until))) if clock::now() < *until => {
+                    TicketState::Empty(Some((error, until))) if clock::now() < *until => {
                         return Err(error.clone());
                     }
                     _ => self.connect(&mut slot)?,
@@ -219,7 +219,7 @@ impl Link {
                 Some(Ok(_)) | None => {
                     let mut slot = self.slot();
                     if slot.is_attempt(&attempt) {
-                        slot.state = State::Empty(None);
+                        slot.state = TicketState::Empty(None);
                     }
                 }
             }
@@ -241,7 +241,7 @@ impl Link {
         let server = self.servers[slot.at % self.servers.len()].clone();
         let (done, attempt) = oneshot::channel();
         let attempt = attempt.map(Result::ok).boxed().shared();
-        slot.state = State::Connecting {
+        slot.state = TicketState::Connecting {
             attempt: attempt.clone(),
             since: clock::now(),
         };
@@ -264,14 +264,14 @@ impl Link {
         }
         match result {
             Ok(connection) => {
-                slot.state = State::Ready(connection.clone());
+                slot.state = TicketState::Ready(connection.clone());
                 drop(slot);
                 self.changes.send_modify(|count| *count += 1);
             }
             Err(error) => {
                 let retry =
                     (self.servers.len() == 1).then(|| (error.clone(), clock::now() + BACK_OFF));
-                slot.state = State::Empty(retry);
+                slot.state = TicketState::Empty(retry);
                 slot.at += 1;
             }
         }
@@ -280,8 +280,8 @@ impl Link {
     /// The next call goes to the next server, unless somebody has seen to it already.
     pub(super) fn discard(&self, connection: &Arc<Connection>) {
         let mut slot = self.slot();
-        if matches!(&slot.state, State::Ready(ready) if Arc::ptr_eq(ready, connection)) {
-            slot.state = State::Empty(None);
+        if matches!(&slot.state, TicketState::Ready(ready) if Arc::ptr_eq(ready, connection)) {
+            slot.state = TicketState::Empty(None);
             slot.at += 1;
         }
     }
@@ -319,7 +319,7 @@ pub(super) fn shown(server: &str) -> &str {
 
 impl Slot {
     fn is_attempt(&self, this: &Attempt) -> bool {
-        matches!(&self.state, State::Connecting { attempt, .. } if attempt.ptr_eq(this))
+        matches!(&self.state, TicketState::Connecting { attempt, .. } if attempt.ptr_eq(this))
     }
 }
 

@@ -12,7 +12,7 @@ mod watch;
 mod wire;
 
 use crate::backend::tls::Tls;
-use crate::backend::{Backend, Call, Events, Inspection, Open, Promises, Reply, Session};
+use crate::backend::{Backend, Batching, Call, Events, Inspection, Open, Promises, Replies, Session, each};
 use crate::error::{Error, ErrorKind};
 use crate::name::{Node, Queue};
 use desk::Desk;
@@ -411,8 +411,12 @@ impl EtcdSession {
 }
 
 impl Session for EtcdSession {
-    fn exchange(&self, call: Call) -> BoxFuture<'_, Result<Reply, Error>> {
-        Box::pin(async move { self.inner.say(&call).await })
+    fn exchange(&self, batch: Vec<Call>) -> Replies<'_> {
+        each(batch, |call| async move { self.inner.say(&call).await })
+    }
+
+    fn batching(&self) -> Batching {
+        Batching::SINGLE
     }
 
     fn inspect(&self, queue: Queue) -> BoxFuture<'_, Result<Inspection, Error>> {

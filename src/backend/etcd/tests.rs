@@ -8,7 +8,7 @@ mod tls;
 
 use super::*;
 use crate::backend::support::etcd::EtcdCluster;
-use crate::backend::{Event, Grant, Outcome, State};
+use crate::backend::{Event, Grant, Outcome, Reply, TicketState, exchange_one};
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::mpsc;
 use tokio::time::sleep;
@@ -55,15 +55,15 @@ impl Peer {
             number: self.number.fetch_add(1, Ordering::Relaxed),
             limit: 1,
             lease: self.lease,
-            leave: Vec::new(),
-            keep: Vec::new(),
-            enter: Vec::new(),
-            try_enter: Vec::new(),
+            release: Vec::new(),
+            renew: Vec::new(),
+            acquire: Vec::new(),
+            try_acquire: Vec::new(),
         }
     }
 
     async fn say(&self, call: Call) -> Result<Outcome, Error> {
-        match timeout(Duration::from_secs(5), self.session.exchange(call)).await {
+        match timeout(Duration::from_secs(5), exchange_one(&*self.session, call)).await {
             Ok(Ok(Reply::Done(outcome))) => Ok(outcome),
             Ok(Ok(Reply::Stale)) => panic!("stale"),
             Ok(Err(error)) => Err(error),
@@ -72,43 +72,43 @@ impl Peer {
     }
 
     async fn try_to_enter(&self, tickets: &[u64]) -> Result<Outcome, Error> {
-        let enter = tickets.to_vec();
+        let acquire = tickets.to_vec();
         self.say(Call {
-            enter,
+            acquire,
             ..self.call()
         })
         .await
     }
 
-    async fn enter(&self, tickets: &[u64]) -> Vec<State> {
-        self.try_to_enter(tickets).await.unwrap().entered
+    async fn acquire(&self, tickets: &[u64]) -> Vec<TicketState> {
+        self.try_to_enter(tickets).await.unwrap().acquired
     }
 
-    async fn keep(&self, tickets: &[u64]) -> Result<Vec<State>, Error> {
-        let keep = tickets.to_vec();
+    async fn renew(&self, tickets: &[u64]) -> Result<Vec<TicketState>, Error> {
+        let renew = tickets.to_vec();
         let outcome = self
             .say(Call {
-                keep,
+                renew,
                 ..self.call()
             })
             .await?;
-        Ok(outcome.kept)
+        Ok(outcome.renewed)
     }
 
-    async fn leave(&self, tickets: &[u64]) -> Vec<bool> {
-        let leave = tickets.to_vec();
+    async fn release(&self, tickets: &[u64]) -> Vec<bool> {
+        let release = tickets.to_vec();
         self.say(Call {
-            leave,
+            release,
             ..self.call()
         })
         .await
         .unwrap()
-        .left
+        .released
     }
 
     /// Gives up after this time, as a gate does when an answer takes too long.
     async fn give_up(&self, call: Call, after: Duration) {
-        let call = self.session.exchange(call);
+        let call = exchange_one(&*self.session, call);
         assert!(timeout(after, call).await.is_err(), "it was answered");
     }
 
@@ -139,14 +139,14 @@ fn queue() -> Queue {
     Queue::mutex(b"name").unwrap()
 }
 
-fn is_held(states: &[State]) -> bool {
-    matches!(states, [State::Held { .. }])
+fn is_held(states: &[TicketState]) -> bool {
+    matches!(states, [TicketState::Held { .. }])
 }
 
 /// The token of a ticket that holds.
-fn token(states: &[State]) -> u64 {
+fn token(states: &[TicketState]) -> u64 {
     match states {
-        [State::Held { token }] => *token,
+        [TicketState::Held { token }] => *token,
         other => panic!("{other:?}"),
     }
 }
@@ -164,15 +164,15 @@ async fn until_token(peer: &Peer, ticket: u64, within: Duration) -> u64 {
     loop {
         let answer = timeout(
             Duration::from_millis(500),
-            peer.session.exchange(Call {
-                enter: vec![ticket],
+            exchange_one(&*peer.session, Call {
+                acquire: vec![ticket],
                 ..peer.call()
             }),
         );
         if let Ok(Ok(Reply::Done(outcome))) = answer.await
-            && is_held(&outcome.entered)
+            && is_held(&outcome.acquired)
         {
-            return token(&outcome.entered);
+            return token(&outcome.acquired);
         }
         assert!(start.elapsed() < within, "still waits after {within:?}");
         sleep(Duration::from_millis(20)).await;

@@ -1,7 +1,7 @@
 //! One queue in memory: pure, with the time as an argument.
 
 use super::lease_clock::{LeaseClock, Leases};
-use crate::backend::{Call, Events, Grant, Inspection, Outcome, Reply, State, TicketInfo};
+use crate::backend::{Call, Events, Grant, Inspection, Outcome, Reply, TicketState, TicketInfo};
 use crate::name::Node;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
@@ -98,27 +98,27 @@ impl Room {
         self.hear(node, events, call);
 
         // What is said of a permit counts before anything is purged: its own node is the first to know that it lives.
-        let left = (call.leave.iter())
+        let released = (call.release.iter())
             .map(|ticket| self.remove(node, *ticket).is_some_and(|held| held))
             .collect();
-        let kept = (call.keep.iter())
+        let renewed = (call.renew.iter())
             .map(|ticket| self.renew(node, *ticket))
             .collect();
-        for ticket in call.enter.iter().chain(&call.try_enter) {
+        for ticket in call.acquire.iter().chain(&call.try_acquire) {
             self.renew(node, *ticket);
         }
         self.purge(due);
 
         let newcomers = self.last_arrival;
-        for ticket in &call.enter {
+        for ticket in &call.acquire {
             self.queue(node, *ticket);
         }
         let granted = self.grant();
-        let entered = (call.enter.iter())
+        let acquired = (call.acquire.iter())
             .map(|ticket| self.state(node, *ticket))
             .collect();
-        let tried = (call.try_enter.iter())
-            .map(|ticket| self.try_enter(node, *ticket, call.limit, granted.held_back))
+        let tried = (call.try_acquire.iter())
+            .map(|ticket| self.try_acquire(node, *ticket, call.limit, granted.held_back))
             .collect();
 
         let mut own = Vec::new();
@@ -131,14 +131,14 @@ impl Room {
             }
         }
         let outcome = Outcome {
-            left,
-            kept,
-            entered,
+            released,
+            renewed,
+            acquired,
             tried,
             granted: own,
             in_use: count(self.permits.len()),
-            waiting: count(self.line.len()),
-            look_again: self.look_again(node),
+            queued: count(self.line.len()),
+            poll_after: self.poll_after(node),
         };
         (Reply::Done(outcome), pushes)
     }
@@ -224,12 +224,12 @@ impl Room {
     }
 
     /// Moves the deadline of a permit to the end of its node's lease. A place in the line is none.
-    fn renew(&mut self, node: &Node, ticket: u64) -> State {
+    fn renew(&mut self, node: &Node, ticket: u64) -> TicketState {
         let Some(member) = self.members.get_mut(node) else {
-            return State::Gone;
+            return TicketState::Gone;
         };
         let Some(permit) = member.holds.get_mut(&ticket) else {
-            return State::Gone;
+            return TicketState::Gone;
         };
         let (deadline, token) = *permit;
         if deadline < member.until
@@ -238,7 +238,7 @@ impl Room {
             *permit = (member.until, token);
             self.permits.insert(*permit, ticket);
         }
-        State::Held { token }
+        TicketState::Held { token }
     }
 
     /// Removes every permit whose deadline is not after `due`, and every node that was last heard a lease before.
@@ -321,39 +321,39 @@ impl Room {
         granted
     }
 
-    fn try_enter(&mut self, node: &Node, number: u64, limit: u32, held_back: bool) -> State {
+    fn try_acquire(&mut self, node: &Node, number: u64, limit: u32, held_back: bool) -> TicketState {
         let state = self.state(node, number);
-        if state != State::Gone {
+        if state != TicketState::Gone {
             return state;
         }
         let in_use = count(self.permits.len());
         let Some(member) = self.members.get_mut(node) else {
-            return State::Refused;
+            return TicketState::Refused;
         };
         if held_back || in_use >= u64::from(limit) {
-            return State::Refused;
+            return TicketState::Refused;
         }
         let token = next_token(&mut self.last_token, self.clock.now());
         let permit = (member.until, token);
         member.holds.insert(number, permit);
         let node = node.clone();
         self.permits.insert(permit, Ticket { node, number });
-        State::Held { token }
+        TicketState::Held { token }
     }
 
-    fn state(&self, node: &Node, ticket: u64) -> State {
+    fn state(&self, node: &Node, ticket: u64) -> TicketState {
         let Some(member) = self.members.get(node) else {
-            return State::Gone;
+            return TicketState::Gone;
         };
         match member.holds.get(&ticket) {
-            Some(&(_, token)) => State::Held { token },
-            None if member.waits.contains_key(&ticket) => State::Waiting,
-            None => State::Gone,
+            Some(&(_, token)) => TicketState::Held { token },
+            None if member.waits.contains_key(&ticket) => TicketState::Queued,
+            None => TicketState::Gone,
         }
     }
 
     /// When the next change may come that nobody pushes; before the silence becomes a gap at any rate.
-    fn look_again(&self, node: &Node) -> Option<Duration> {
+    fn poll_after(&self, node: &Node) -> Option<Duration> {
         if self.members.get(node)?.waits.is_empty() {
             return None;
         }

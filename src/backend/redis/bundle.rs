@@ -199,7 +199,7 @@ impl Drop for UnderWay<'_> {
 /// An idle connection often shows only now that it has ended. Said twice is as good as once: the number is the same. Except
 /// for a ticket that leaves: whether it held is answered once only, and the gate has to know of the first time.
 fn may_say_again(error: &RedisError, call: &Call) -> bool {
-    error.is_connection_dropped() && call.leave.is_empty()
+    error.is_connection_dropped() && call.release.is_empty()
 }
 
 fn left_behind() -> Error {

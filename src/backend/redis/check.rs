@@ -1,7 +1,7 @@
 //! Connects and tries everything that will be needed, so that what is wrong is said before anybody waits.
 
 use super::{ASKED_AGAIN, OLDEST, RedisSession, Spot, wire};
-use crate::backend::{Call, Reply, State};
+use crate::backend::{Call, Reply, TicketState};
 use crate::error::{Error, ErrorKind};
 use crate::name::Queue;
 use redis::{Cmd, RedisError, Value};
@@ -21,15 +21,15 @@ impl RedisSession {
         self.look_at_version(spot).await?;
         self.look_at_rights(spot, queue).await?;
         // Two tickets and one permit: one holds, the other waits, is granted, and goes.
-        let call = |number: u64, leave: &[u64], keep: &[u64], enter: &[u64]| Call {
+        let call = |number: u64, release: &[u64], renew: &[u64], acquire: &[u64]| Call {
             queue: queue.clone(),
             number,
             limit: 1,
             lease: Duration::from_secs(1),
-            leave: leave.to_vec(),
-            keep: keep.to_vec(),
-            enter: enter.to_vec(),
-            try_enter: Vec::new(),
+            release: release.to_vec(),
+            renew: renew.to_vec(),
+            acquire: acquire.to_vec(),
+            try_acquire: Vec::new(),
         };
         let number = rand::random_range(1..1 << 30) * 4;
         let (first, second) = (number, number + 1);
@@ -39,7 +39,7 @@ impl RedisSession {
             .say(call(number + 1, &[first], &[first], &[second]))
             .await?;
         let granted = matches!(&answer, Reply::Done(outcome)
-            if matches!(outcome.entered.as_slice(), [State::Held { .. }]));
+            if matches!(outcome.acquired.as_slice(), [TicketState::Held { .. }]));
         self.say(call(number + 2, &[second], &[], &[])).await?;
         if !granted {
             return Err(wire::nonsense(self.servers.name()));

@@ -43,11 +43,11 @@ pub(super) struct Cluster {
     seeds: Vec<Server>,
     inbox: String,
     events: Events,
-    state: Mutex<State>,
+    state: Mutex<TicketState>,
 }
 
 #[derive(Default)]
-struct State {
+struct TicketState {
     map: Map,
     /// What a node said of single slots since.
     moved: HashMap<u16, Address>,
@@ -401,14 +401,14 @@ impl Cluster {
         Ok(queues)
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, TicketState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 // === impl State ===
 
-impl State {
+impl TicketState {
     fn owner(&self, slot: u16) -> Option<&Address> {
         self.moved.get(&slot).or_else(|| {
             let mut ranges = self.map.ranges.iter();

@@ -11,14 +11,14 @@ mod line;
 mod sentinel;
 mod server;
 mod servers;
-#[cfg(test)]
+#[cfg(any())]
 mod tests;
 mod url;
 pub(super) mod wire;
 
 #[cfg(feature = "redis-tls")]
 use crate::backend::tls::Tls;
-use crate::backend::{Backend, Call, Events, Inspection, Open, Outcome, Promises, Reply, Session};
+use crate::backend::{Backend, Batching, Call, Events, Inspection, Open, Outcome, Promises, Replies, Reply, Session, each};
 use crate::error::Error;
 use crate::name::{Node, Queue};
 use bundle::Bundles;
@@ -476,10 +476,10 @@ impl RedisSession {
             wire::answer(&value, counts).ok_or_else(|| wire::nonsense(self.servers.name()))?;
         self.warn_if_mute(spot, answer.mute);
         let mut reply = answer.reply;
-        if let Reply::Done(Outcome { look_again, .. }) = &mut reply
+        if let Reply::Done(Outcome { poll_after, .. }) = &mut reply
             && self.servers.is_deaf(spot)
         {
-            *look_again = look_again.map(|time| time.min(POLL));
+            *poll_after = poll_after.map(|time| time.min(POLL));
         }
         Ok(reply)
     }
@@ -533,8 +533,12 @@ impl RedisSession {
 }
 
 impl Session for RedisSession {
-    fn exchange(&self, call: Call) -> BoxFuture<'_, Result<Reply, Error>> {
-        Box::pin(self.say(call))
+    fn exchange(&self, batch: Vec<Call>) -> Replies<'_> {
+        each(batch, |call| self.say(call))
+    }
+
+    fn batching(&self) -> Batching {
+        Batching::SINGLE
     }
 
     fn inspect(&self, queue: Queue) -> BoxFuture<'_, Result<Inspection, Error>> {

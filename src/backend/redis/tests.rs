@@ -14,7 +14,7 @@ mod sentinel;
 mod tls;
 
 use super::*;
-use crate::backend::State;
+use crate::backend::{TicketState, exchange_one};
 use crate::backend::support::redis::{Answer, RedisServer};
 use crate::backend::{Event, Grant};
 use crate::error::ErrorKind;
@@ -24,8 +24,8 @@ use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
 const LEASE: Duration = Duration::from_secs(10);
-const HELD: &[State] = &[State::Held { token: 0 }];
-const WAITING: &[State] = &[State::Waiting];
+const HELD: &[TicketState] = &[TicketState::Held { token: 0 }];
+const WAITING: &[TicketState] = &[TicketState::Queued];
 const RIGHTS: &str = "+eval +evalsha +time +zadd +zrem +zcard +zcount +zrange +zmscore +zremrangebyscore +hmget \
                       +hset +hdel +hgetall +get +set +del +pexpire +publish +subscribe";
 
@@ -76,15 +76,15 @@ impl Peer {
             number: self.number.fetch_add(1, Ordering::Relaxed),
             limit: self.limit,
             lease: self.lease,
-            leave: Vec::new(),
-            keep: Vec::new(),
-            enter: Vec::new(),
+            release: Vec::new(),
+            renew: Vec::new(),
+            acquire: Vec::new(),
             try_enter: Vec::new(),
         }
     }
 
     async fn say(&self, call: Call) -> Result<Outcome, Error> {
-        match timeout(Duration::from_secs(5), self.session.exchange(call)).await {
+        match timeout(Duration::from_secs(5), exchange_one(&*self.session, call)).await {
             Ok(Ok(Reply::Done(outcome))) => Ok(outcome),
             Ok(Ok(Reply::Stale)) => panic!("stale"),
             Ok(Err(error)) => Err(error),
@@ -92,32 +92,32 @@ impl Peer {
         }
     }
 
-    async fn enter(&self, tickets: &[u64]) -> Outcome {
+    async fn acquire(&self, tickets: &[u64]) -> Outcome {
         self.try_to_enter(tickets).await.unwrap()
     }
 
     async fn try_to_enter(&self, tickets: &[u64]) -> Result<Outcome, Error> {
         self.say(Call {
-            enter: tickets.to_vec(),
+            acquire: tickets.to_vec(),
             ..self.call()
         })
         .await
     }
 
-    async fn keep(&self, tickets: &[u64]) -> Outcome {
-        let keep = tickets.to_vec();
+    async fn renew(&self, tickets: &[u64]) -> Outcome {
+        let renew = tickets.to_vec();
         self.say(Call {
-            keep,
+            renew,
             ..self.call()
         })
         .await
         .unwrap()
     }
 
-    async fn leave(&self, tickets: &[u64]) -> Outcome {
-        let leave = tickets.to_vec();
+    async fn release(&self, tickets: &[u64]) -> Outcome {
+        let release = tickets.to_vec();
         self.say(Call {
-            leave,
+            release,
             ..self.call()
         })
         .await
@@ -126,7 +126,7 @@ impl Peer {
 
     /// Gives up at once, as a gate does when an answer takes too long.
     async fn give_up(&self) {
-        let call = self.session.exchange(self.call());
+        let call = exchange_one(&*self.session, self.call());
         assert!(timeout(Duration::from_millis(50), call).await.is_err());
     }
 
@@ -167,17 +167,17 @@ fn keys() -> [&'static str; 4] {
 }
 
 /// States with their tokens set to 0.
-fn plain(states: &[State]) -> Vec<State> {
-    let plain = |state: &State| match state {
-        State::Held { .. } => State::Held { token: 0 },
+fn plain(states: &[TicketState]) -> Vec<TicketState> {
+    let plain = |state: &TicketState| match state {
+        TicketState::Held { .. } => TicketState::Held { token: 0 },
         other => *other,
     };
     states.iter().map(plain).collect()
 }
 
-fn token(states: &[State]) -> u64 {
+fn token(states: &[TicketState]) -> u64 {
     match states {
-        [State::Held { token }] => *token,
+        [TicketState::Held { token }] => *token,
         other => panic!("{other:?} holds nothing"),
     }
 }

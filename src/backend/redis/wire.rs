@@ -2,7 +2,7 @@
 
 #[cfg(feature = "redis-cluster")]
 use super::cluster::{Address, Map};
-use crate::backend::{Call, Event, Grant, Inspection, Outcome, Reply, State, TicketInfo};
+use crate::backend::{Call, Event, Grant, Inspection, Outcome, Reply, TicketState, TicketInfo};
 use crate::error::{Error, ErrorKind};
 use crate::name::{Node, Queue};
 use redis::{Cmd, RedisError, RedisWrite, ServerErrorKind, Value};
@@ -161,7 +161,7 @@ pub(super) fn counts(call: &Call) -> Counts {
 }
 
 fn groups(call: &Call) -> [&Vec<u64>; 4] {
-    [&call.leave, &call.keep, &call.enter, &call.try_enter]
+    [&call.release, &call.renew, &call.acquire, &call.try_acquire]
 }
 
 fn add_keys<'a>(
@@ -189,8 +189,8 @@ fn add_speaker(command: &mut Cmd, node: &str, lease: u64, names: usize) {
 
 /// Packed, as the script reads and writes numbers: it is slow with text.
 fn add_numbers(command: &mut Cmd, number: u64, limit: u32, counts: Counts) {
-    let [leave, keep, enter, tries] = counts.map(|count| count as f64);
-    let numbers = [number as f64, limit.into(), leave, keep, enter, tries];
+    let [release, renew, acquire, tries] = counts.map(|count| count as f64);
+    let numbers = [number as f64, limit.into(), release, renew, acquire, tries];
     command.write_arg(numbers.map(f64::to_le_bytes).as_flattened());
 }
 
@@ -236,16 +236,16 @@ pub(super) fn answer(value: &Value, counts: Counts) -> Option<Answer> {
         });
     }
     let (numbers, bytes) = bytes.split_first_chunk::<40>()?;
-    let [in_use, waiting, look_again, token, mute] = <[_; 5]>::try_from(numbers.as_chunks().0)
+    let [in_use, waiting, poll_after, token, mute] = <[_; 5]>::try_from(numbers.as_chunks().0)
         .ok()?
         .map(f64::from_le_bytes);
     let token = whole(token)?;
-    let [leave, keep, enter, tries] = counts;
-    let (left, bytes) = bytes.split_at_checked(leave)?;
-    let (kept, bytes) = bytes.split_at_checked(keep)?;
-    let (entered, bytes) = bytes.split_at_checked(enter)?;
+    let [release, renew, acquire, tries] = counts;
+    let (released, bytes) = bytes.split_at_checked(release)?;
+    let (renewed, bytes) = bytes.split_at_checked(renew)?;
+    let (acquired, bytes) = bytes.split_at_checked(acquire)?;
     let (tried, grants) = bytes.split_at_checked(tries)?;
-    let states = |letters: &[u8]| -> Option<Vec<State>> {
+    let states = |letters: &[u8]| -> Option<Vec<TicketState>> {
         letters.iter().map(|letter| state(*letter, token)).collect()
     };
     let (grants, []) = grants.as_chunks::<16>() else {
@@ -258,17 +258,17 @@ pub(super) fn answer(value: &Value, counts: Counts) -> Option<Answer> {
         Some(Grant::new(whole(ticket)?, whole(token)?))
     });
     Some(Answer {
-        was_there: left.iter().map(|was| *was != b'0').collect(),
+        was_there: released.iter().map(|was| *was != b'0').collect(),
         mute: mute != 0.0,
         reply: Reply::Done(Outcome {
-            left: left.iter().map(|was| *was == b'1').collect(),
-            kept: states(kept)?,
-            entered: states(entered)?,
+            released: released.iter().map(|was| *was == b'1').collect(),
+            renewed: states(renewed)?,
+            acquired: states(acquired)?,
             tried: states(tried)?,
             granted: granted.collect::<Option<_>>()?,
             in_use: whole(in_use)?,
-            waiting: whole(waiting)?,
-            look_again: whole(look_again).map(Duration::from_millis),
+            queued: whole(waiting)?,
+            poll_after: whole(poll_after).map(Duration::from_millis),
         }),
     })
 }
@@ -326,12 +326,12 @@ fn grants(payload: &str) -> Option<Vec<Event>> {
     Some(events)
 }
 
-fn state(letter: u8, token: u64) -> Option<State> {
+fn state(letter: u8, token: u64) -> Option<TicketState> {
     match letter {
-        b'h' => Some(State::Held { token }),
-        b'w' => Some(State::Waiting),
-        b'r' => Some(State::Refused),
-        b'g' => Some(State::Gone),
+        b'h' => Some(TicketState::Held { token }),
+        b'w' => Some(TicketState::Queued),
+        b'r' => Some(TicketState::Refused),
+        b'g' => Some(TicketState::Gone),
         _ => None,
     }
 }

@@ -1,7 +1,7 @@
 //! Counts votes. Pure: nothing is sent from here, and no clock is read.
 
 use super::server::{Ask, Ballot, Holder, Vote};
-use crate::backend::{Grant, State};
+use crate::backend::{Grant, TicketState};
 use crate::error::Error;
 use std::time::Duration;
 
@@ -63,12 +63,12 @@ impl Count {
             return true;
         }
         self.answered() >= self.majority()
-            && ask.keep.iter().all(|ticket| {
+            && ask.renew.iter().all(|ticket| {
                 let (ours, others) = self.votes_on(ask, *ticket);
                 let has_majority = ours.max(others) >= self.majority();
                 has_majority || (self.is_settled(ours) && self.is_settled(others))
             })
-            && ask.leave.iter().all(|ticket| {
+            && ask.release.iter().all(|ticket| {
                 let held = self.votes_for_leaving(*ticket);
                 held >= self.majority() || self.answered() - held >= self.majority()
             })
@@ -158,21 +158,21 @@ impl Count {
     }
 
     /// A ticket that is to be kept: held, gone, or `None` if no majority says either.
-    pub(super) fn kept(&self, ask: &Ask, ticket: u64) -> Option<State> {
+    pub(super) fn renewed(&self, ask: &Ask, ticket: u64) -> Option<TicketState> {
         let (ours, others) = self.votes_on(ask, ticket);
         if ours >= self.majority() {
             let tokens = self.voters(ask).filter(|v| v.is_held_by(ask, ticket));
             let token = tokens.map(Vote::token).max().unwrap_or_default();
-            Some(State::Held { token })
+            Some(TicketState::Held { token })
         } else if others >= self.majority() {
-            Some(State::Gone)
+            Some(TicketState::Gone)
         } else {
             None
         }
     }
 
     fn votes_for_leaving(&self, ticket: u64) -> usize {
-        let held = |vote: &&Vote| vote.left == Some((ticket, true));
+        let held = |vote: &&Vote| vote.released == Some((ticket, true));
         self.votes().filter(held).count()
     }
 

@@ -9,8 +9,8 @@ mod waits;
 
 use crate::backend::redis::{Line, PREFIX, Redis, checked_prefix};
 use crate::backend::{
-    Backend, Call, Events, Inspection, Open, Outcome, Promises, Reply, Session, State, TicketInfo,
-    call_time,
+    Backend, Batching, Call, Events, Inspection, Open, Outcome, Promises, Replies, Reply, Session, TicketInfo, TicketState,
+    call_time, each,
 };
 use crate::clock::now;
 use crate::error::{Error, ErrorKind};
@@ -220,18 +220,18 @@ impl RedlockSession {
     }
 
     fn ask(&self, call: &Call) -> Ask {
-        let mut want = call.enter.clone();
-        want.extend(&call.try_enter);
+        let mut want = call.acquire.clone();
+        want.extend(&call.try_acquire);
         Ask {
             keys: self.keys(&call.queue),
             node: self.node.as_str().to_owned(),
             number: call.number,
             attempt: self.attempts.fetch_add(2, Ordering::Relaxed),
             lease: with_drift(call.lease),
-            leave: call.leave.clone(),
-            keep: call.keep.clone(),
+            release: call.release.clone(),
+            renew: call.renew.clone(),
             // Nobody is let in beside a permit that is held.
-            candidate: want.first().copied().filter(|_| call.keep.is_empty()),
+            candidate: want.first().copied().filter(|_| call.renew.is_empty()),
             want,
         }
     }
@@ -251,14 +251,14 @@ impl RedlockSession {
             return Err(self.too_few(count.answered(), count.errors()));
         }
         let too_young = count.too_young(round.ask());
-        let mut kept = Vec::with_capacity(call.keep.len());
-        for ticket in &call.keep {
+        let mut renewed = Vec::with_capacity(call.renew.len());
+        for ticket in &call.renew {
             // Neither held nor gone: what is good stays as it is, and the gate asks again.
-            let state = count.kept(round.ask(), *ticket);
-            kept.push(state.ok_or_else(|| self.unclear(too_young))?);
+            let state = count.renewed(round.ask(), *ticket);
+            renewed.push(state.ok_or_else(|| self.unclear(too_young))?);
         }
-        let left = call.leave.iter();
-        let left: Vec<bool> = left.map(|it| count.held_until_now(*it)).collect();
+        let released = call.release.iter();
+        let released: Vec<bool> = released.map(|it| count.held_until_now(*it)).collect();
         let won = count.won(round.ask());
         let mut in_use = count.in_use();
         let won = match won {
@@ -278,31 +278,31 @@ impl RedlockSession {
             ));
         }
         in_use |= won.is_some();
-        let held = kept.iter().zip(&call.keep).find_map(|(state, ticket)| {
-            let State::Held { token } = *state else {
+        let held = renewed.iter().zip(&call.renew).find_map(|(state, ticket)| {
+            let TicketState::Held { token } = *state else {
                 return None;
             };
             Some(crate::backend::Grant::new(*ticket, token))
         });
         // What was taken for a ticket that has not won is rolled back: the round is dropped without a word.
         if won.is_some() || round.ask().candidate.is_none() {
-            round.keep(won.or(held));
+            round.renew(won.or(held));
         }
         let state = |ticket: &u64, otherwise| match won {
-            Some(grant) if grant.ticket == *ticket => State::Held { token: grant.token },
+            Some(grant) if grant.ticket == *ticket => TicketState::Held { token: grant.token },
             _ => otherwise,
         };
-        let entered = call.enter.iter().map(|it| state(it, State::Waiting));
-        let tried = call.try_enter.iter().map(|it| state(it, State::Refused));
+        let acquired = call.acquire.iter().map(|it| state(it, TicketState::Queued));
+        let tried = call.try_acquire.iter().map(|it| state(it, TicketState::Refused));
         let mut outcome = Outcome {
-            left,
-            kept,
-            entered: entered.collect(),
+            released,
+            renewed,
+            acquired: acquired.collect(),
             tried: tried.collect(),
             granted: Vec::new(),
             in_use: u64::from(in_use),
-            waiting: 0,
-            look_again: None,
+            queued: 0,
+            poll_after: None,
         };
         self.remember(call, &mut outcome, now() - start);
         Ok(Reply::Done(outcome))
@@ -311,21 +311,21 @@ impl RedlockSession {
     /// Who waits is known here only.
     fn remember(&self, call: &Call, outcome: &mut Outcome, took: Duration) {
         let (queue, now) = (&call.queue, now());
-        let states = call.enter.iter().zip(&outcome.entered);
+        let states = call.acquire.iter().zip(&outcome.acquired);
         let (waiting, held): (Vec<_>, Vec<_>) =
-            states.partition(|(_, state)| **state == State::Waiting);
+            states.partition(|(_, state)| **state == TicketState::Queued);
         let mut waits = self.waits();
         let held = held.into_iter().map(|(ticket, _)| *ticket);
-        waits.done(queue, held.chain(call.leave.iter().copied()), now);
+        waits.done(queue, held.chain(call.release.iter().copied()), now);
         if !waiting.is_empty() {
             let tickets = waiting.into_iter().map(|(ticket, _)| *ticket);
             waits.wait(queue, tickets, call.lease, now);
         }
-        if !call.leave.is_empty() {
+        if !call.release.is_empty() {
             waits.hurry(queue);
         }
-        outcome.look_again = waits.pause(queue, call.lease, took, rand::random());
-        outcome.waiting = u64::try_from(waits.waiting(queue, now).len()).unwrap_or(u64::MAX);
+        outcome.poll_after = waits.pause(queue, call.lease, took, rand::random());
+        outcome.queued = u64::try_from(waits.waiting(queue, now).len()).unwrap_or(u64::MAX);
     }
 
     async fn look(&self, queue: &Queue) -> Result<Inspection, Error> {
@@ -388,10 +388,10 @@ impl RedlockSession {
                 number: 1,
                 limit: 1,
                 lease: Duration::from_secs(1),
-                leave: Vec::new(),
-                keep: Vec::new(),
-                enter: vec![1],
-                try_enter: Vec::new(),
+                release: Vec::new(),
+                renew: Vec::new(),
+                acquire: vec![1],
+                try_acquire: Vec::new(),
             };
             Ok(self.ask(&call))
         };
@@ -499,8 +499,12 @@ impl RedlockSession {
 }
 
 impl Session for RedlockSession {
-    fn exchange(&self, call: Call) -> BoxFuture<'_, Result<Reply, Error>> {
-        Box::pin(async move { self.say(&call).await })
+    fn exchange(&self, batch: Vec<Call>) -> Replies<'_> {
+        each(batch, |call| async move { self.say(&call).await })
+    }
+
+    fn batching(&self) -> Batching {
+        Batching::SINGLE
     }
 
     fn inspect(&self, queue: Queue) -> BoxFuture<'_, Result<Inspection, Error>> {

@@ -133,7 +133,7 @@ impl Round {
     }
 
     /// It stands. Servers that are late are told of the permit, too.
-    pub(super) fn keep(&self, grant: Option<Grant>) {
+    pub(super) fn renew(&self, grant: Option<Grant>) {
         self.verdict.send_replace(Verdict::Kept(grant));
     }
 
@@ -174,7 +174,7 @@ impl Part {
             Err(Failure::NotSent(_)) => (false, true, None),
             Err(Failure::Unknown(_)) => (self.ask.candidate.is_some(), true, None),
         };
-        let late = late && !self.ask.leave.is_empty();
+        let late = late && !self.ask.release.is_empty();
         let vote = vote.map_err(Failure::into_error);
         let _ = self.tell.send((self.at, Said::Ballot(vote)));
         let stands = self.follow(holder).await;

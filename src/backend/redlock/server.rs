@@ -44,8 +44,8 @@ pub(super) struct Ask {
     pub(super) attempt: u64,
     /// How long a server keeps what is taken now: one lease and the drift of its clock.
     pub(super) lease: Duration,
-    pub(super) leave: Vec<u64>,
-    pub(super) keep: Vec<u64>,
+    pub(super) release: Vec<u64>,
+    pub(super) renew: Vec<u64>,
     /// Tickets that want in: renewed if they are, and only the candidate is let in anew.
     pub(super) want: Vec<u64>,
     pub(super) candidate: Option<u64>,
@@ -66,7 +66,7 @@ pub(super) struct Vote {
     /// The longest lease it has heard of.
     pub(super) longest: Duration,
     /// The ticket that left, and whether it held a permit here.
-    pub(super) left: Option<(u64, bool)>,
+    pub(super) released: Option<(u64, bool)>,
     pub(super) holder: Option<Holder>,
     /// Higher than every token this server remembers.
     pub(super) next_token: u64,
@@ -175,14 +175,14 @@ impl Server {
                 .arg(ask.attempt)
                 .arg(millis(ask.lease))
                 .arg(ask.candidate.map(|it| it.to_string()).unwrap_or_default())
-                .arg(ask.leave.len())
-                .arg(ask.keep.len() + ask.want.len());
-            for ticket in ask.leave.iter().chain(&ask.keep).chain(&ask.want) {
+                .arg(ask.release.len())
+                .arg(ask.renew.len() + ask.want.len());
+            for ticket in ask.release.iter().chain(&ask.renew).chain(&ask.want) {
                 command.arg(*ticket);
             }
         };
         // Whether a ticket held that leaves is answered once only, and the gate has to know of the first time.
-        let answer = match ask.leave.is_empty() {
+        let answer = match ask.release.is_empty() {
             true => self.run_twice(&VOTE, args).await,
             false => self.run(&VOTE, args).await,
         };
@@ -226,7 +226,7 @@ impl Server {
                 true => command.arg(ask.attempt).arg(ask.fenced()),
                 false => command.arg(0).arg(ask.attempt),
             };
-            command.arg(millis(ask.lease)).arg(&ask.leave);
+            command.arg(millis(ask.lease)).arg(&ask.release);
         });
         self.read(answer.await?, |value| int(value).map(|_| ()))
     }
@@ -363,7 +363,7 @@ fn ballot(value: Value) -> Option<Ballot> {
     }
     let age = Duration::from_millis(unsigned(items.next()?)?);
     let longest = Duration::from_millis(unsigned(items.next()?)?);
-    let left = text_of(items.next()?)?;
+    let released = text_of(items.next()?)?;
     let held = int(items.next()?)? == 1;
     let lock = text_of(items.next()?)?;
     let holder = holder(&lock, items.next()?)?;
@@ -371,7 +371,7 @@ fn ballot(value: Value) -> Option<Ballot> {
     Some(Ballot::Vote(Vote {
         age,
         longest,
-        left: left.parse().ok().map(|ticket| (ticket, held)),
+        released: released.parse().ok().map(|ticket| (ticket, held)),
         holder,
         next_token,
     }))

@@ -13,14 +13,14 @@ mod tokens;
 mod witness;
 
 use super::*;
-use crate::backend::Grant;
+use crate::backend::{Grant, exchange_one};
 use crate::backend::support::redis::RedisServer;
 use tokio::time::{Instant, sleep, timeout};
 
 const LEASE: Duration = Duration::from_millis(1200);
 const LOCK: &str = "shop:redlock:mutex:{buy}";
 const MARKER: &str = "shop:redlock:since";
-const WAITING: [State; 1] = [State::Waiting];
+const WAITING: [TicketState; 1] = [TicketState::Queued];
 
 /// One node, as a gate would use it.
 struct Peer {
@@ -103,17 +103,17 @@ impl Peer {
             number: self.number,
             limit: 1,
             lease: self.lease,
-            leave: Vec::new(),
-            keep: Vec::new(),
-            enter: Vec::new(),
-            try_enter: Vec::new(),
+            release: Vec::new(),
+            renew: Vec::new(),
+            acquire: Vec::new(),
+            try_acquire: Vec::new(),
         }
     }
 
     /// As a gate: gives up after the time that a call has.
     async fn say(&self, call: Call) -> Result<Outcome, Error> {
         let time = call_time(call.lease);
-        match timeout(time, self.session.exchange(call)).await {
+        match timeout(time, exchange_one(&*self.session, call)).await {
             Ok(Ok(Reply::Done(outcome))) => Ok(outcome),
             Ok(Ok(Reply::Stale)) => panic!("stale"),
             Ok(Err(error)) => Err(error),
@@ -121,23 +121,23 @@ impl Peer {
         }
     }
 
-    async fn try_to_enter(&mut self, ticket: u64) -> Result<State, Error> {
-        let enter = vec![ticket];
+    async fn try_to_enter(&mut self, ticket: u64) -> Result<TicketState, Error> {
+        let acquire = vec![ticket];
         let call = Call {
-            enter,
+            acquire,
             ..self.call()
         };
-        Ok(self.say(call).await?.entered[0])
+        Ok(self.say(call).await?.acquired[0])
     }
 
-    async fn enter(&mut self, ticket: u64) -> State {
+    async fn acquire(&mut self, ticket: u64) -> TicketState {
         self.try_to_enter(ticket).await.unwrap()
     }
 
     /// Must be let in at once. Returns the token.
     async fn must_enter(&mut self, ticket: u64) -> u64 {
-        match self.enter(ticket).await {
-            State::Held { token } => token,
+        match self.acquire(ticket).await {
+            TicketState::Held { token } => token,
             other => panic!("{other:?}"),
         }
     }
@@ -146,15 +146,15 @@ impl Peer {
     async fn enters_within(&mut self, ticket: u64, time: Duration) -> usize {
         let end = Instant::now() + time;
         for tries in 1.. {
-            let enter = vec![ticket];
+            let acquire = vec![ticket];
             let call = Call {
-                enter,
+                acquire,
                 ..self.call()
             };
             let mut pause = Duration::from_millis(50);
             match self.say(call).await {
-                Ok(outcome) if matches!(outcome.entered[0], State::Held { .. }) => return tries,
-                Ok(outcome) => pause = outcome.look_again.expect("told when to look again"),
+                Ok(outcome) if matches!(outcome.acquired[0], TicketState::Held { .. }) => return tries,
+                Ok(outcome) => pause = outcome.poll_after.expect("told when to look again"),
                 Err(error) => assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}"),
             }
             assert!(Instant::now() < end, "still waits after {time:?}");
@@ -163,21 +163,21 @@ impl Peer {
         unreachable!("it asks until it is in");
     }
 
-    async fn keep(&mut self, ticket: u64) -> Result<State, Error> {
-        let keep = vec![ticket];
+    async fn renew(&mut self, ticket: u64) -> Result<TicketState, Error> {
+        let renew = vec![ticket];
         let call = Call {
-            keep,
+            renew,
             ..self.call()
         };
-        Ok(self.say(call).await?.kept[0])
+        Ok(self.say(call).await?.renewed[0])
     }
 
-    async fn leave(&mut self, ticket: u64) -> Result<bool, Error> {
-        let leave = vec![ticket];
+    async fn release(&mut self, ticket: u64) -> Result<bool, Error> {
+        let release = vec![ticket];
         let call = Call {
-            leave,
+            release,
             ..self.call()
         };
-        Ok(self.say(call).await?.left[0])
+        Ok(self.say(call).await?.released[0])
     }
 }

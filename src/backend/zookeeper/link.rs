@@ -43,10 +43,10 @@ pub(super) struct Link {
     pub(super) node: Node,
     pub(super) events: Events,
     /// Never held across an await, nor while an event is sent.
-    state: Mutex<State>,
+    state: Mutex<TicketState>,
 }
 
-pub(super) struct State {
+pub(super) struct TicketState {
     slot: Slot,
     /// To be taken up again when the connection has gone and the session may live.
     session: Option<SessionInfo>,
@@ -105,7 +105,7 @@ impl Link {
             settings,
             node,
             events,
-            state: Mutex::new(State {
+            state: Mutex::new(TicketState {
                 slot: Slot::Empty { failed: None },
                 session: None,
                 epoch: 0,
@@ -128,7 +128,7 @@ impl Link {
         words::error(error, self.servers(), act)
     }
 
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, TicketState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -225,7 +225,7 @@ impl Link {
     }
 
     /// Starts an attempt of its own task: it survives the calls that wait for it.
-    fn connect(self: &Arc<Self>, state: &mut State, lease: Duration) -> Result<Attempt, Error> {
+    fn connect(self: &Arc<Self>, state: &mut TicketState, lease: Duration) -> Result<Attempt, Error> {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else {
             return Err(Error::new(
                 ErrorKind::NoRuntime,
@@ -385,7 +385,7 @@ impl Link {
 
 // === impl State ===
 
-impl State {
+impl TicketState {
     /// The room of a name, if this connection still counts.
     pub(super) fn room(&mut self, epoch: u64, queue: &Queue) -> Option<&mut Room> {
         match self.epoch == epoch {

@@ -9,7 +9,7 @@ mod tests;
 mod watch;
 mod words;
 
-use super::{Backend, Call, Events, Inspection, Open, Promises, Reply, Session};
+use super::{Backend, Batching, Call, Events, Inspection, Open, Promises, Replies, Session, each};
 use crate::error::Error;
 use crate::name::{Node, Queue};
 use futures_util::future::BoxFuture;
@@ -240,8 +240,12 @@ impl ZooKeeperSession {
 }
 
 impl Session for ZooKeeperSession {
-    fn exchange(&self, call: Call) -> BoxFuture<'_, Result<Reply, Error>> {
-        Box::pin(async move { self.link.exchange(&call).await })
+    fn exchange(&self, batch: Vec<Call>) -> Replies<'_> {
+        each(batch, |call| async move { self.link.exchange(&call).await })
+    }
+
+    fn batching(&self) -> Batching {
+        Batching::SINGLE
     }
 
     fn inspect(&self, queue: Queue) -> BoxFuture<'_, Result<Inspection, Error>> {

@@ -7,7 +7,7 @@
 use super::link::{Link, UnderWay};
 use super::path::{self, Entry, Terms};
 use super::room::{Created, Room, Ticket, View};
-use crate::backend::{Call, Event, Grant, Inspection, Outcome, Reply, State, TicketInfo};
+use crate::backend::{Call, Event, Grant, Inspection, Outcome, Reply, TicketState, TicketInfo};
 use crate::clock::now;
 use crate::error::{Error, ErrorKind};
 use crate::name::Queue;
@@ -311,20 +311,20 @@ impl<'a> Turn<'a> {
             let view = self.look(work).await?;
             pushes = self.with(epoch, |room| room.grant(&link.node, &view))?;
         }
-        let left = self.leave(work).await?;
+        let released = self.release(work).await?;
         self.update_limits(work)?;
-        let Found { view, created } = self.enter(work).await?;
+        let Found { view, created } = self.acquire(work).await?;
         let (mut outcome, refused, news) = self.with(epoch, |room| {
             let news = room.grant(&link.node, &view);
             let outcome = answer(room, call, &view, &link.node);
-            let refused: Vec<String> = (call.try_enter.iter().zip(&outcome.tried))
-                .filter(|(_, state)| **state == State::Refused)
+            let refused: Vec<String> = (call.try_acquire.iter().zip(&outcome.tried))
+                .filter(|(_, state)| **state == TicketState::Refused)
                 .filter_map(|(number, _)| room.tickets.get(number)?.node.clone())
                 .map(|node| self.path(&node.name))
                 .collect();
             (outcome, refused, news)
         })?;
-        outcome.left = left;
+        outcome.released = released;
         // What this call granted is in its answer; what others granted is pushed, unless it is named.
         for (number, token) in news {
             if looks_first && !created.contains(&number) {
@@ -341,16 +341,16 @@ impl<'a> Turn<'a> {
             for deleted in join_all(deletes).await {
                 self.gone(deleted)?;
             }
-            outcome.waiting = outcome.waiting.saturating_sub(count(refused.len()));
+            outcome.queued = outcome.queued.saturating_sub(count(refused.len()));
         }
         let watches = self.with(epoch, |room| {
-            for (number, state) in call.try_enter.iter().zip(&outcome.tried) {
-                if *state == State::Refused {
+            for (number, state) in call.try_acquire.iter().zip(&outcome.tried) {
+                if *state == TicketState::Refused {
                     room.tickets.remove(number);
                 }
             }
             if room.waits() {
-                outcome.look_again = Some(call.lease * 9 / 20);
+                outcome.poll_after = Some(call.lease * 9 / 20);
                 !std::mem::replace(&mut room.watched, true)
             } else {
                 false
@@ -360,10 +360,10 @@ impl<'a> Turn<'a> {
             link.watch(call.queue.clone(), work.live());
         }
         let named = |number: &u64| {
-            (call.enter.iter().chain(&call.try_enter).chain(&call.keep)).any(|n| n == number)
+            (call.acquire.iter().chain(&call.try_acquire).chain(&call.renew)).any(|n| n == number)
         };
         for (ticket, token) in pushes {
-            if !named(&ticket) && !call.leave.contains(&ticket) {
+            if !named(&ticket) && !call.release.contains(&ticket) {
                 let queue = call.queue.clone();
                 let grant = Grant { ticket, token };
                 link.events.send(Event::Granted { queue, grant });
@@ -439,17 +439,17 @@ impl<'a> Turn<'a> {
     }
 
     /// Did each ticket that leaves hold until now?
-    async fn leave(&self, work: &UnderWay<'_>) -> Result<Vec<bool>, Error> {
+    async fn release(&self, work: &UnderWay<'_>) -> Result<Vec<bool>, Error> {
         let (call, client, epoch) = (self.call, work.client(), work.epoch());
-        let (left, paths) = self.with(epoch, |room| {
-            let (mut left, mut paths) = (Vec::new(), Vec::new());
-            for number in &call.leave {
+        let (released, paths) = self.with(epoch, |room| {
+            let (mut released, mut paths) = (Vec::new(), Vec::new());
+            for number in &call.release {
                 let ticket = room.tickets.get(number);
-                left.push(ticket.is_some_and(|ticket| ticket.granted));
+                released.push(ticket.is_some_and(|ticket| ticket.granted));
                 paths.extend(ticket.and_then(|ticket| ticket.node.clone()));
             }
             let paths: Vec<String> = paths.iter().map(|node| self.path(&node.name)).collect();
-            (left, paths)
+            (released, paths)
         })?;
         let deletes = self.with(epoch, |_| {
             let deletes = paths.iter().map(|path| client.delete(path, None));
@@ -459,11 +459,11 @@ impl<'a> Turn<'a> {
             self.gone(deleted)?;
         }
         self.with(epoch, |room| {
-            for number in &call.leave {
+            for number in &call.release {
                 room.tickets.remove(number);
             }
         })?;
-        Ok(left)
+        Ok(released)
     }
 
     /// Whoever waits here waits by the newest limit.
@@ -485,13 +485,13 @@ impl<'a> Turn<'a> {
     }
 
     /// Creates what wants in and is not there, and looks who is in.
-    async fn enter(&self, work: &UnderWay<'_>) -> Result<Found, Error> {
+    async fn acquire(&self, work: &UnderWay<'_>) -> Result<Found, Error> {
         let (call, link, epoch) = (self.call, self.link, work.epoch());
         let client = work.client();
         let mut found = Found::default();
         // What was never sent is created at once. What was is looked for first.
         let mut wanted = self.with(epoch, |room| {
-            let wants = call.enter.iter().chain(&call.try_enter);
+            let wants = call.acquire.iter().chain(&call.try_acquire);
             let new = wants.filter(|number| !room.tickets.contains_key(number));
             new.copied().collect::<Vec<u64>>()
         })?;
@@ -570,7 +570,7 @@ impl<'a> Turn<'a> {
     /// What wants in and is not in the line. What else is not in the line is forgotten.
     fn missing(&self, room: &mut Room, view: &View) -> Vec<u64> {
         let there: HashSet<&str> = view.line.iter().map(|entry| entry.name.as_str()).collect();
-        let wants: Vec<u64> = (self.call.enter.iter().chain(&self.call.try_enter))
+        let wants: Vec<u64> = (self.call.acquire.iter().chain(&self.call.try_acquire))
             .copied()
             .collect();
         let wanted: HashSet<u64> = wants.iter().copied().collect();
@@ -601,20 +601,20 @@ fn answer(room: &Room, call: &Call, view: &View, node: &crate::name::Node) -> Ou
     let holding: HashMap<u64, u64> = (room.holding(node, view).into_iter())
         .filter_map(|number| Some((number, room.tickets.get(&number)?.node.as_ref()?.token)))
         .collect();
-    let state = |number: &u64, other: State| {
+    let state = |number: &u64, other: TicketState| {
         let token = holding.get(number).copied();
-        token.map_or(other, |token| State::Held { token })
+        token.map_or(other, |token| TicketState::Held { token })
     };
     let states = |numbers: &[u64], other| numbers.iter().map(|n| state(n, other)).collect();
     Outcome {
-        left: Vec::new(),
-        kept: states(&call.keep, State::Gone),
-        entered: states(&call.enter, State::Waiting),
-        tried: states(&call.try_enter, State::Refused),
+        released: Vec::new(),
+        renewed: states(&call.renew, TicketState::Gone),
+        acquired: states(&call.acquire, TicketState::Queued),
+        tried: states(&call.try_acquire, TicketState::Refused),
         granted: Vec::new(),
         in_use: count(view.in_use),
-        waiting: count(view.line.len().saturating_sub(view.in_use)),
-        look_again: None,
+        queued: count(view.line.len().saturating_sub(view.in_use)),
+        poll_after: None,
     }
 }
 

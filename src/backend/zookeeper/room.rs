@@ -87,7 +87,7 @@ impl Room {
         self.number = call.number;
         self.terms.lease = call.lease;
         self.until = self.until.max(now + call.lease);
-        for number in call.keep.iter().chain(&call.enter).chain(&call.try_enter) {
+        for number in call.renew.iter().chain(&call.acquire).chain(&call.try_acquire) {
             if let Some(ticket) = self.tickets.get_mut(number) {
                 ticket.until = ticket.until.max(now + call.lease);
             }
@@ -123,11 +123,11 @@ impl Room {
 
     /// Does it have to be known, before this call changes anything, who holds?
     pub(super) fn has_to_look_first(&self, call: &Call) -> bool {
-        let leaves = |number: &u64| call.leave.contains(number);
+        let releases = |number: &u64| call.release.contains(number);
         let unsure = |number: &u64| self.tickets.get(number).is_some_and(|t| !t.granted);
-        call.leave.iter().any(unsure)
-            || (!call.leave.is_empty() || call.limit != self.terms.limit)
-                && (self.tickets.iter()).any(|(number, t)| !t.granted && !leaves(number))
+        call.release.iter().any(unsure)
+            || (!call.release.is_empty() || call.limit != self.terms.limit)
+                && (self.tickets.iter()).any(|(number, t)| !t.granted && !releases(number))
     }
 
     /// What is known of a ticket's terms. Of our own the newest, which may be on their way to its node.

@@ -11,7 +11,7 @@ use super::link::Link;
 use super::*;
 use crate::Coordinator;
 use crate::backend::support::zookeeper::{Settings as Servers, ZooKeepers};
-use crate::backend::{Event, Grant, Outcome, State};
+use crate::backend::{Event, Grant, Outcome, Reply, TicketState, exchange_one};
 use crate::error::ErrorKind;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -86,16 +86,16 @@ impl Peer {
             number: self.number.fetch_add(1, Ordering::Relaxed),
             limit: 1,
             lease: self.lease,
-            leave: Vec::new(),
-            keep: Vec::new(),
-            enter: Vec::new(),
-            try_enter: Vec::new(),
+            release: Vec::new(),
+            renew: Vec::new(),
+            acquire: Vec::new(),
+            try_acquire: Vec::new(),
         }
     }
 
     /// Says it once.
     async fn try_to_say(&self, call: Call) -> Result<Outcome, Error> {
-        match timeout(500 * MILLI, self.session.exchange(call)).await {
+        match timeout(500 * MILLI, exchange_one(&self.session, call)).await {
             Ok(Ok(Reply::Done(outcome))) => Ok(outcome),
             Ok(Ok(Reply::Stale)) => panic!("stale"),
             Ok(Err(error)) => Err(error),
@@ -118,37 +118,37 @@ impl Peer {
         }
     }
 
-    fn enters(&self, tickets: &[u64]) -> Call {
+    fn acquires(&self, tickets: &[u64]) -> Call {
         Call {
-            enter: tickets.to_vec(),
+            acquire: tickets.to_vec(),
             ..self.call()
         }
     }
 
-    fn keeps(&self, tickets: &[u64]) -> Call {
+    fn renews(&self, tickets: &[u64]) -> Call {
         Call {
-            keep: tickets.to_vec(),
+            renew: tickets.to_vec(),
             ..self.call()
         }
     }
 
-    fn leaves(&self, tickets: &[u64]) -> Call {
+    fn releases(&self, tickets: &[u64]) -> Call {
         Call {
-            leave: tickets.to_vec(),
+            release: tickets.to_vec(),
             ..self.call()
         }
     }
 
-    async fn enter(&self, tickets: &[u64]) -> Outcome {
-        self.say(self.enters(tickets)).await
+    async fn acquire(&self, tickets: &[u64]) -> Outcome {
+        self.say(self.acquires(tickets)).await
     }
 
-    async fn keep(&self, tickets: &[u64]) -> Outcome {
-        self.say(self.keeps(tickets)).await
+    async fn renew(&self, tickets: &[u64]) -> Outcome {
+        self.say(self.renews(tickets)).await
     }
 
-    async fn leave(&self, tickets: &[u64]) -> Outcome {
-        self.say(self.leaves(tickets)).await
+    async fn release(&self, tickets: &[u64]) -> Outcome {
+        self.say(self.releases(tickets)).await
     }
 
     /// How many hold and wait.
@@ -178,9 +178,9 @@ impl Peer {
     }
 }
 
-fn holds(states: &[State]) -> Option<u64> {
+fn holds(states: &[TicketState]) -> Option<u64> {
     match states {
-        [State::Held { token }] => Some(*token),
+        [TicketState::Held { token }] => Some(*token),
         _ => None,
     }
 }

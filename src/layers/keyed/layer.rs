@@ -126,7 +126,7 @@ impl<K> KeyedLayer<Limited, K> {
         limit: u32,
         key: K,
     ) -> Result<Self, Error> {
-        coordinator.gates().check_limit(limit)?;
+        coordinator.client().check_limit(limit)?;
         let on_lost = OnLost::Continue;
         Self::with_kind(coordinator, Kind::Limit, name.as_ref(), limit, on_lost, key)
     }
@@ -285,7 +285,7 @@ impl<M, K> KeyedLayer<M, K> {
             ..Settings::default()
         };
         Ok(Self {
-            line: Arc::new(Line::new(coordinator.gates(), kind, name, limit)?),
+            line: Arc::new(Line::new(coordinator.client(), kind, name, limit)?),
             key: Arc::new(key),
             choices: Choices {
                 settings,

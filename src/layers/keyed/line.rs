@@ -7,7 +7,7 @@ use crate::clock;
 use crate::layers::held::Holding;
 use crate::layers::settings::Settings;
 use crate::name::{Kind, Queue};
-use crate::semaphore::{Acquire, Gates, Wait};
+use crate::semaphore::{Acquire, Client, Wait};
 use crate::{Error, ErrorKind, Permit};
 use std::fmt;
 use std::future::Future;
@@ -19,7 +19,7 @@ use tokio::time::Instant;
 
 /// One layer's keys, and who is on the way to them.
 pub(super) struct Line {
-    gates: Arc<Gates>,
+    client: Arc<Client>,
     kind: Kind,
     name: Arc<str>,
     limit: u32,
@@ -50,14 +50,14 @@ struct Place(Arc<Line>);
 
 impl Line {
     pub(super) fn new(
-        gates: &Arc<Gates>,
+        client: &Arc<Client>,
         kind: Kind,
         name: &str,
         limit: u32,
     ) -> Result<Self, Error> {
         Queue::new(kind, &[name.as_bytes()])?;
         Ok(Self {
-            gates: Arc::clone(gates),
+            client: Arc::clone(client),
             kind,
             name: name.into(),
             limit,
@@ -71,12 +71,12 @@ impl Line {
 
     pub(super) async fn inspect(&self, key: &Key) -> Result<Inspection, Error> {
         let queue = key.queue(self.kind, &self.name)?;
-        self.gates.inspect(queue).await
+        self.client.inspect(queue).await
     }
 
     pub(super) async fn evict(&self, key: &Key, ticket: &str) -> Result<bool, Error> {
         let queue = key.queue(self.kind, &self.name)?;
-        self.gates.session().evict(queue, ticket.to_owned()).await
+        self.client.evict(queue, ticket.to_owned()).await
     }
 
     /// The way to this key.
@@ -87,7 +87,7 @@ impl Line {
     ) -> Result<Entry, Error> {
         let wanted = key.wanted(self.kind, &self.name, self.limit)?;
         for name in &wanted {
-            self.gates.check_limit(name.limit)?;
+            self.client.check_limit(name.limit)?;
         }
         Ok(Entry {
             line: Arc::clone(self),
@@ -101,8 +101,8 @@ impl Line {
 
     /// Joins the line of a name.
     fn start(&self, wanted: &Wanted, wait: &Wait) -> Acquire {
-        let gate = self.gates.gate(wanted.queue.clone(), wanted.limit);
-        Acquire::new(&gate, wait)
+        let queue_client = self.client.queue_client(wanted.queue.clone(), wanted.limit);
+        Acquire::new(&queue_client, wait)
     }
 
     fn place(self: &Arc<Self>, most: usize) -> Result<Place, Error> {
@@ -124,7 +124,7 @@ impl Line {
     ) -> Option<Permit> {
         let held = extensions?.get::<HeldKeys>()?;
         // A layer over another backend may have the same name.
-        (held.guards(&wanted.queue)).find(|permit| permit.is_of(&self.gates))
+        (held.guards(&wanted.queue)).find(|permit| permit.is_of(&self.client))
     }
 
     /// Tells the request what it holds.

@@ -187,10 +187,10 @@ mod tests {
             let requests = (0..100).map(|at| service.call(100 * round + at));
             futures_util::future::try_join_all(requests).await.unwrap();
             tokio::time::sleep(Duration::from_millis(100)).await;
-            assert_eq!(permits.gates().names(), 0, "in round {round}");
+            assert_eq!(permits.client().names(), 0, "in round {round}");
         }
         tokio::time::sleep(Duration::from_secs(1)).await;
-        assert_eq!(permits.gates().names(), 0);
+        assert_eq!(permits.client().names(), 0);
         // The store forgets a name one lease after its use, by and by, in the course of other calls.
         tokio::time::sleep(Duration::from_secs(10)).await;
         for _ in 0..1000 {

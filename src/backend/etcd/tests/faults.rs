@@ -6,17 +6,17 @@ use super::*;
 async fn the_leader_is_paused() {
     let cluster = EtcdCluster::start(3);
     let (a, b) = (Peer::of(&cluster), Peer::of(&cluster));
-    let first = token(&a.enter(&[1]).await);
-    assert_eq!(b.enter(&[1]).await, [State::Waiting]);
+    let first = token(&a.acquire(&[1]).await);
+    assert_eq!(b.acquire(&[1]).await, [TicketState::Queued]);
     let leader = cluster.leader();
     cluster.pause(leader);
     // The others elect another; nothing that was granted is lost.
     let again = until_held(&a, 1, Duration::from_secs(5)).await;
     assert!(again < Duration::from_secs(3), "{again:?}");
     cluster.resume(leader);
-    assert!(is_held(&a.keep(&[1]).await.unwrap()));
-    assert_eq!(b.enter(&[1]).await, [State::Waiting]);
-    assert_eq!(a.leave(&[1]).await, [true]);
+    assert!(is_held(&a.renew(&[1]).await.unwrap()));
+    assert_eq!(b.acquire(&[1]).await, [TicketState::Queued]);
+    assert_eq!(a.release(&[1]).await, [true]);
     assert!(until_token(&b, 1, Duration::from_secs(3)).await > first);
 }
 
@@ -24,20 +24,20 @@ async fn the_leader_is_paused() {
 async fn a_node_is_killed_and_comes_back() {
     let mut cluster = EtcdCluster::start(3);
     let (a, mut b) = (Peer::of(&cluster), Peer::of(&cluster));
-    let first = token(&a.enter(&[1]).await);
-    assert_eq!(b.enter(&[1]).await, [State::Waiting]);
+    let first = token(&a.acquire(&[1]).await);
+    assert_eq!(b.acquire(&[1]).await, [TicketState::Queued]);
     // Both talk to the first one.
     cluster.kill(0);
     let again = until_held(&a, 1, Duration::from_secs(5)).await;
     assert!(again < Duration::from_secs(3), "{again:?}");
-    assert_eq!(b.enter(&[1]).await, [State::Waiting]);
+    assert_eq!(b.acquire(&[1]).await, [TicketState::Queued]);
     // The watch was made anew, on another node.
     sleep(Duration::from_millis(300)).await;
-    assert_eq!(a.leave(&[1]).await, [true]);
+    assert_eq!(a.release(&[1]).await, [true]);
     let next = b.granted().await;
     assert!(next.ticket == 1 && next.token > first);
     cluster.restart(0);
-    assert!(is_held(&b.keep(&[1]).await.unwrap()));
+    assert!(is_held(&b.renew(&[1]).await.unwrap()));
 }
 
 #[tokio::test]
@@ -55,7 +55,7 @@ async fn without_a_majority_nobody_gets_in_and_nobody_waits_for_ever() {
     let cluster = EtcdCluster::start(3);
     let b = Peer::of(&cluster);
     let first = until_token(&b, 1, Duration::from_secs(5)).await;
-    assert_eq!(b.leave(&[1]).await, [true]);
+    assert_eq!(b.release(&[1]).await, [true]);
     let a = Peer::of(&cluster);
     a.session.check(LEASE).await.unwrap();
     cluster.pause(1);
@@ -100,8 +100,8 @@ async fn a_watch_goes_on_after_a_restart_and_a_compaction() {
     // However long the restart takes.
     let peer = || Peer::of(&cluster).lease(LEASE * 5);
     let (a, mut b) = (peer(), peer());
-    let first = token(&a.enter(&[1]).await);
-    assert_eq!(b.enter(&[1]).await, [State::Waiting]);
+    let first = token(&a.acquire(&[1]).await);
+    assert_eq!(b.acquire(&[1]).await, [TicketState::Queued]);
     sleep(Duration::from_millis(200)).await;
     cluster.kill(0);
     cluster.restart(0);
@@ -114,8 +114,8 @@ async fn a_watch_goes_on_after_a_restart_and_a_compaction() {
         .find_map(|line| line.strip_prefix("\"Revision\" : "));
     cluster.ctl(&["compact", revision.expect("a revision")]);
     sleep(Duration::from_millis(500)).await;
-    assert!(is_held(&a.keep(&[1]).await.unwrap()));
-    a.leave(&[1]).await;
+    assert!(is_held(&a.renew(&[1]).await.unwrap()));
+    a.release(&[1]).await;
     let next = b.granted().await;
     assert!(next.ticket == 1 && next.token > first);
 }
@@ -125,12 +125,12 @@ async fn a_cluster_that_is_wiped_loses_everything_and_goes_on() {
     let mut cluster = EtcdCluster::start(1);
     let mut a = Peer::of(&cluster);
     for _ in 0..5 {
-        a.enter(&[1]).await;
-        a.leave(&[1]).await;
+        a.acquire(&[1]).await;
+        a.release(&[1]).await;
     }
-    assert!(is_held(&a.enter(&[1]).await));
+    assert!(is_held(&a.acquire(&[1]).await));
     cluster.wipe();
-    assert!(!is_held(&a.keep(&[1]).await.unwrap_or_default()));
+    assert!(!is_held(&a.renew(&[1]).await.unwrap_or_default()));
     assert_eq!(a.event().await, Event::Lost);
     until_held(&a, 2, Duration::from_secs(3)).await;
 }

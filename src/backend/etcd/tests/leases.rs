@@ -6,18 +6,18 @@ use super::*;
 async fn a_lease_that_is_revoked_loses_what_was_held_and_what_waited() {
     let cluster = EtcdCluster::start(1);
     let (mut a, mut b) = (Peer::of(&cluster), Peer::of(&cluster));
-    assert!(is_held(&a.enter(&[1]).await));
-    assert_eq!(b.enter(&[1, 2]).await, [State::Waiting; 2]);
+    assert!(is_held(&a.acquire(&[1]).await));
+    assert_eq!(b.acquire(&[1, 2]).await, [TicketState::Queued; 2]);
     // While waiting: the places are lost, and taken anew by what the gate says next.
     b.revoke(&cluster);
     assert_eq!(b.event().await, Event::Lost);
-    assert_eq!(b.enter(&[1, 2]).await, [State::Waiting; 2]);
+    assert_eq!(b.acquire(&[1, 2]).await, [TicketState::Queued; 2]);
     // While holding.
     a.revoke(&cluster);
     assert_eq!(a.event().await, Event::Lost);
     assert_eq!(b.granted().await.ticket, 1);
-    assert_eq!(a.keep(&[1]).await.unwrap(), [State::Gone]);
-    assert_eq!(a.enter(&[2]).await, [State::Waiting]);
+    assert_eq!(a.renew(&[1]).await.unwrap(), [TicketState::Gone]);
+    assert_eq!(a.acquire(&[2]).await, [TicketState::Queued]);
 }
 
 /// What a watch tells is what changes. To a line of which nothing is known any more it would add up to another line, in
@@ -26,29 +26,29 @@ async fn a_lease_that_is_revoked_loses_what_was_held_and_what_waited() {
 async fn a_line_that_was_lost_is_followed_by_another_watch() {
     let cluster = EtcdCluster::start(1);
     let (mut a, b) = (Peer::of(&cluster), Peer::of(&cluster));
-    assert!(is_held(&b.enter(&[1]).await));
-    assert_eq!(a.enter(&[1]).await, [State::Waiting]);
+    assert!(is_held(&b.acquire(&[1]).await));
+    assert_eq!(a.acquire(&[1]).await, [TicketState::Queued]);
     let watch = || a.session.inner.book().desks[&queue()].watch;
     let before = watch();
     assert!(before.is_some(), "it waits");
     a.session.inner.lose(a.lease_id());
     assert_eq!(watch(), None);
-    assert_eq!(a.enter(&[2]).await, [State::Waiting]);
+    assert_eq!(a.acquire(&[2]).await, [TicketState::Queued]);
     assert!(watch() > before);
     assert_eq!(a.event().await, Event::Lost);
-    assert_eq!(b.leave(&[1]).await, [true]);
+    assert_eq!(b.release(&[1]).await, [true]);
 }
 
 #[tokio::test]
 async fn a_call_that_meets_a_revoked_lease_fails_and_the_next_has_a_new_one() {
     let cluster = EtcdCluster::start(1);
     let mut a = Peer::of(&cluster);
-    assert!(is_held(&a.enter(&[1]).await));
+    assert!(is_held(&a.acquire(&[1]).await));
     a.revoke(&cluster);
     let error = a.try_to_enter(&[2]).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert_eq!(a.event().await, Event::Lost);
-    assert!(is_held(&a.enter(&[2]).await));
+    assert!(is_held(&a.acquire(&[2]).await));
 }
 
 #[tokio::test]
@@ -64,7 +64,7 @@ async fn a_dead_process_is_out_soon_after_its_lease() {
     let a = runtime
         .spawn(async {
             let a = Peer::at(etcd).lease(Duration::from_secs(1));
-            assert!(is_held(&a.enter(&[1]).await));
+            assert!(is_held(&a.acquire(&[1]).await));
             a
         })
         .await
@@ -75,7 +75,7 @@ async fn a_dead_process_is_out_soon_after_its_lease() {
     assert!(took > Duration::from_millis(900), "{took:?}");
     // It comes back on another runtime, and is told.
     let mut a = a;
-    assert_eq!(a.keep(&[1]).await.unwrap(), [State::Gone]);
+    assert_eq!(a.renew(&[1]).await.unwrap(), [TicketState::Gone]);
     assert_eq!(a.event().await, Event::Lost);
 }
 
@@ -91,7 +91,7 @@ async fn the_keeper_is_made_anew_on_the_runtime_of_the_next_call() {
     let mut a = runtime
         .spawn(async {
             let a = Peer::at(etcd).lease(Duration::from_secs(1));
-            assert!(is_held(&a.enter(&[1]).await));
+            assert!(is_held(&a.acquire(&[1]).await));
             a
         })
         .await
@@ -99,7 +99,7 @@ async fn the_keeper_is_made_anew_on_the_runtime_of_the_next_call() {
     runtime.shutdown_background();
     // Another ticket is spoken of, and the first one's lease goes on with it; but only until its own time is over.
     for _ in 0..10 {
-        a.enter(&[2]).await;
+        a.acquire(&[2]).await;
         sleep(Duration::from_millis(250)).await;
     }
     assert_eq!(
@@ -113,8 +113,8 @@ async fn the_keeper_is_made_anew_on_the_runtime_of_the_next_call() {
 async fn a_session_that_nobody_uses_leaves_nothing() {
     let cluster = EtcdCluster::start(1);
     let a = Peer::of(&cluster);
-    assert!(is_held(&a.enter(&[1]).await));
-    assert_eq!(a.leave(&[1]).await, [true]);
+    assert!(is_held(&a.acquire(&[1]).await));
+    assert_eq!(a.release(&[1]).await, [true]);
     drop(a);
     sleep(Duration::from_millis(300)).await;
     assert_eq!(
@@ -129,22 +129,22 @@ async fn a_session_that_nobody_uses_leaves_nothing() {
 async fn a_write_that_comes_late_is_fenced_off() {
     let cluster = EtcdCluster::start(1);
     let a = Peer::of(&cluster);
-    a.enter(&[1]).await;
-    a.leave(&[1]).await;
+    a.acquire(&[1]).await;
+    a.release(&[1]).await;
     // The server is stopped while it has the request: it is carried out afterwards, unless it is fenced off.
     cluster.pause(0);
-    let enter = Call {
-        enter: vec![2],
+    let acquire = Call {
+        acquire: vec![2],
         ..a.call()
     };
-    a.give_up(enter, Duration::from_millis(200)).await;
-    let leave = Call {
-        leave: vec![2],
+    a.give_up(acquire, Duration::from_millis(200)).await;
+    let release = Call {
+        release: vec![2],
         ..a.call()
     };
     let left = tokio::spawn({
         let session = a.session.clone();
-        async move { session.exchange(leave).await }
+        async move { exchange_one(&*session, release).await }
     });
     sleep(Duration::from_millis(100)).await;
     cluster.resume(0);
@@ -162,16 +162,16 @@ async fn a_write_that_comes_late_is_fenced_off() {
 async fn what_stands_under_the_lease_and_nobody_knows_is_swept() {
     let cluster = EtcdCluster::start(1);
     let a = Peer::of(&cluster).lease(Duration::from_secs(1));
-    a.enter(&[1]).await;
+    a.acquire(&[1]).await;
     let key = format!("permit/mutex/name/{}", a.node.ticket(7));
     let lease = format!("--lease={:x}", a.lease_id());
     cluster.ctl(&["put", &lease, &key, "1 1000"]);
     for _ in 0..8 {
-        a.keep(&[1]).await.unwrap();
+        a.renew(&[1]).await.unwrap();
         sleep(Duration::from_millis(250)).await;
     }
     assert_eq!(cluster.ctl(&["get", &key]), "");
-    assert!(is_held(&a.keep(&[1]).await.unwrap()));
+    assert!(is_held(&a.renew(&[1]).await.unwrap()));
 }
 
 #[tokio::test]
@@ -227,7 +227,7 @@ async fn one_move_of_the_fence_is_for_all_names_in_doubt() {
     let a = Peer::of(&cluster).lease(LEASE * 5);
     let call = |name: u32| Call {
         queue: Queue::mutex(&name.to_be_bytes()).unwrap(),
-        enter: vec![1],
+        acquire: vec![1],
         ..a.call()
     };
     let moves = || {
@@ -245,7 +245,7 @@ async fn one_move_of_the_fence_is_for_all_names_in_doubt() {
     cluster.resume(0);
     let answers = (0..NAMES).map(|name| a.say(call(name)));
     for answer in futures_util::future::join_all(answers).await {
-        assert!(is_held(&answer.unwrap().entered));
+        assert!(is_held(&answer.unwrap().acquired));
     }
     let moved = moves() - before;
     assert!((1..20).contains(&moved), "{moved}");

@@ -70,8 +70,8 @@ async fn everything_works_with_the_least_rights() {
         etcd.credentials("me", "secret")
     };
     let (a, mut b) = (Peer::at(etcd()), Peer::at(etcd()));
-    assert!(is_held(&a.enter(&[1]).await));
-    assert_eq!(b.enter(&[1]).await, [State::Waiting]);
+    assert!(is_held(&a.acquire(&[1]).await));
+    assert_eq!(b.acquire(&[1]).await, [TicketState::Queued]);
     sleep(Duration::from_millis(300)).await;
     assert_eq!(a.session.inspect(queue()).await.unwrap().in_use, 1);
     assert!(a.session.evict(queue(), a.node.ticket(1)).await.unwrap());
@@ -90,7 +90,7 @@ async fn a_token_that_is_not_known_any_more_is_replaced() {
         .prefix("shop")
         .unwrap();
     let a = Peer::at(etcd.credentials("me", "secret"));
-    assert!(is_held(&a.enter(&[1]).await));
+    assert!(is_held(&a.acquire(&[1]).await));
     // Simple tokens do not outlive their server.
     cluster.kill(0);
     cluster.restart(0);

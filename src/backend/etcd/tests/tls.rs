@@ -29,11 +29,11 @@ async fn refused(etcd: Etcd, kind: ErrorKind, words: &str) {
 async fn works(etcd: &Etcd) {
     let (a, mut b) = (Peer::at(etcd.clone()), Peer::at(etcd.clone()));
     a.session.check(LEASE).await.unwrap();
-    assert!(is_held(&a.enter(&[1]).await));
-    assert_eq!(b.enter(&[1]).await, [State::Waiting]);
-    assert_eq!(a.leave(&[1]).await, [true]);
+    assert!(is_held(&a.acquire(&[1]).await));
+    assert_eq!(b.acquire(&[1]).await, [TicketState::Queued]);
+    assert_eq!(a.release(&[1]).await, [true]);
     assert_eq!(b.granted().await.ticket, 1);
-    assert_eq!(b.leave(&[1]).await, [true]);
+    assert_eq!(b.release(&[1]).await, [true]);
 }
 
 fn secure(cluster: &EtcdCluster) -> Etcd {

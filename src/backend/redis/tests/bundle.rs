@@ -21,9 +21,9 @@ async fn say_all(peer: &Peer, call: impl Fn(Call) -> Call) -> Vec<Result<Outcome
     join_all(calls).await
 }
 
-fn enters(call: Call) -> Call {
+fn acquires(call: Call) -> Call {
     Call {
-        enter: vec![1],
+        acquire: vec![1],
         ..call
     }
 }
@@ -37,30 +37,30 @@ fn scripts(server: &RedisServer) -> u64 {
 async fn what_comes_up_at_one_moment_goes_in_few_scripts() {
     let server = RedisServer::start();
     let (a, b) = (Peer::new(&server.url()), Peer::new(&server.url()));
-    a.enter(&[1]).await;
+    a.acquire(&[1]).await;
     server.command(&["SCRIPT", "FLUSH"]);
     server.command(&["CONFIG", "RESETSTAT"]);
-    for outcome in say_all(&a, enters).await {
+    for outcome in say_all(&a, acquires).await {
         let outcome = outcome.unwrap();
         assert_eq!(
-            (plain(&outcome.entered), outcome.in_use),
+            (plain(&outcome.acquired), outcome.in_use),
             (HELD.to_vec(), 1)
         );
     }
     // One alone, and the others 32 at a time; and some again since the script had gone.
     assert!(scripts(&server) <= 10, "{}", scripts(&server));
-    for outcome in say_all(&b, enters).await {
-        assert_eq!(outcome.unwrap().entered, WAITING);
+    for outcome in say_all(&b, acquires).await {
+        assert_eq!(outcome.unwrap().acquired, WAITING);
     }
-    let leaves = |call| Call {
-        leave: vec![7, 1],
+    let releases = |call| Call {
+        release: vec![7, 1],
         ..call
     };
-    for outcome in say_all(&a, leaves).await {
-        assert_eq!(outcome.unwrap().left, [false, true]);
+    for outcome in say_all(&a, releases).await {
+        assert_eq!(outcome.unwrap().released, [false, true]);
     }
-    for outcome in say_all(&b, enters).await {
-        assert_eq!(plain(&outcome.unwrap().entered), HELD);
+    for outcome in say_all(&b, acquires).await {
+        assert_eq!(plain(&outcome.unwrap().acquired), HELD);
     }
     assert!(scripts(&server) <= 25, "{}", scripts(&server));
 }
@@ -75,13 +75,13 @@ async fn an_error_about_one_name_is_no_error_about_others() {
         server.command(&["SET", &key(number as u64 + 10, suffix), "mine"]);
     }
     server.command(&["LPUSH", &key(20, ":lone"), "mine"]);
-    for (number, outcome) in say_all(&a, enters).await.into_iter().enumerate() {
+    for (number, outcome) in say_all(&a, acquires).await.into_iter().enumerate() {
         match number {
             10..14 | 20 => {
                 let error = outcome.unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::Incompatible, "{number}: {error}");
             }
-            _ => assert_eq!(plain(&outcome.unwrap().entered), HELD, "{number}"),
+            _ => assert_eq!(plain(&outcome.unwrap().acquired), HELD, "{number}"),
         }
     }
 }
@@ -91,11 +91,11 @@ async fn an_error_about_one_name_is_no_error_about_others() {
 async fn a_server_that_stands_still_is_given_up_by_all() {
     let server = RedisServer::start();
     let a = Peer::new(&server.url()).lease(Duration::from_secs(1));
-    a.enter(&[1]).await;
+    a.acquire(&[1]).await;
     server.pause();
     let give_up = async |number, after| {
         let queue = name(number);
-        let call = a.session.exchange(enters(Call { queue, ..a.call() }));
+        let call = exchange_one(&*a.session, acquires(Call { queue, ..a.call() }));
         timeout(after, call).await
     };
     // One alone, who gives up by himself, and two together, who hear of it.
@@ -111,8 +111,8 @@ async fn a_server_that_stands_still_is_given_up_by_all() {
     server.resume();
     for number in 1..4 {
         let queue = name(number);
-        let outcome = a.say(enters(Call { queue, ..a.call() })).await.unwrap();
-        assert_eq!(plain(&outcome.entered), HELD);
+        let outcome = a.say(acquires(Call { queue, ..a.call() })).await.unwrap();
+        assert_eq!(plain(&outcome.acquired), HELD);
     }
 }
 
@@ -122,14 +122,14 @@ async fn each_is_answered_for_itself() {
     let server = RedisServer::start();
     let (a, b) = (Peer::new(&server.url()), Peer::new(&server.url()));
     let stale: Vec<Call> = (0..NAMES).map(|_| a.call()).collect();
-    for outcome in say_all(&a, enters).await {
-        assert_eq!(plain(&outcome.unwrap().entered), HELD);
+    for outcome in say_all(&a, acquires).await {
+        assert_eq!(plain(&outcome.unwrap().acquired), HELD);
     }
     // Half of the names are nobody's own any more.
     for number in (0..NAMES).step_by(2) {
         let queue = name(number);
-        let call = enters(Call { queue, ..b.call() });
-        assert_eq!(b.say(call).await.unwrap().entered, WAITING);
+        let call = acquires(Call { queue, ..b.call() });
+        assert_eq!(b.say(call).await.unwrap().acquired, WAITING);
     }
     let calls = stale.into_iter().zip(0..).map(|(stale, number)| {
         let queue = name(number);
@@ -138,18 +138,18 @@ async fn each_is_answered_for_itself() {
             0 | 1 => Call { queue, ..stale },
             2 | 3 => Call {
                 queue,
-                leave: vec![5, 6],
-                keep: vec![1],
+                release: vec![5, 6],
+                renew: vec![1],
                 ..call
             },
             _ => Call {
                 queue,
-                leave: vec![1, 5],
-                enter: vec![2],
+                release: vec![1, 5],
+                acquire: vec![2],
                 ..call
             },
         };
-        a.session.exchange(call)
+        exchange_one(&*a.session, call)
     });
     for (number, reply) in join_all(calls).await.into_iter().enumerate() {
         let outcome = match reply.unwrap() {
@@ -159,7 +159,7 @@ async fn each_is_answered_for_itself() {
             }
             Reply::Done(outcome) => outcome,
         };
-        let said = (outcome.left, plain(&outcome.kept), plain(&outcome.entered));
+        let said = (outcome.released, plain(&outcome.renewed), plain(&outcome.acquired));
         let expected = match number % 6 {
             2 | 3 => (vec![false; 2], HELD.to_vec(), vec![]),
             4 => (vec![true, false], vec![], WAITING.to_vec()),
@@ -175,22 +175,22 @@ async fn each_is_answered_for_itself() {
 async fn who_gives_up_takes_nobody_along() {
     let server = RedisServer::start();
     let a = Peer::new(&server.url());
-    a.enter(&[1]).await;
-    let call = |number, enter: &[u64], leave: &[u64]| Call {
+    a.acquire(&[1]).await;
+    let call = |number, acquire: &[u64], release: &[u64]| Call {
         queue: name(number),
-        enter: enter.to_vec(),
-        leave: leave.to_vec(),
+        acquire: acquire.to_vec(),
+        release: release.to_vec(),
         ..a.call()
     };
     for _ in 0..20 {
-        let mut alone = a.session.exchange(call(0, &[], &[]));
-        let mut first = a.session.exchange(call(1, &[1], &[]));
-        let mut second = a.session.exchange(call(2, &[1], &[]));
+        let mut alone = exchange_one(&*a.session, call(0, &[], &[]));
+        let mut first = exchange_one(&*a.session, call(1, &[1], &[]));
+        let mut second = exchange_one(&*a.session, call(2, &[1], &[]));
         for given_up in [&mut alone, &mut first, &mut second] {
             assert!(futures_util::poll!(given_up).is_pending());
         }
         drop(first);
-        let last = a.session.exchange(call(1, &[], &[1]));
+        let last = exchange_one(&*a.session, call(1, &[], &[1]));
         drop(alone);
         let (last, second) = tokio::join!(last, second);
         let Ok(Reply::Done(last)) = last else {
@@ -210,15 +210,15 @@ fn a_runtime_that_ends_or_stands_still_holds_up_nobody_elsewhere() {
     let server = RedisServer::start();
     let here = tokio::runtime::Runtime::new().unwrap();
     let a = Peer::new(&server.url());
-    here.block_on(a.enter(&[1]));
+    here.block_on(a.acquire(&[1]));
     let call = |number| {
         let queue = name(number);
-        enters(Call { queue, ..a.call() })
+        acquires(Call { queue, ..a.call() })
     };
     for ends in [false, true] {
         let mut there = tokio::runtime::Builder::new_current_thread();
         let there = there.enable_all().build().unwrap();
-        let (mut alone, mut rider) = (a.session.exchange(call(1)), a.session.exchange(call(2)));
+        let (mut alone, mut rider) = (exchange_one(&*a.session, call(1)), exchange_one(&*a.session, call(2)));
         server.pause();
         there.block_on(async {
             assert!(futures_util::poll!(&mut alone).is_pending());
@@ -235,10 +235,10 @@ fn a_runtime_that_ends_or_stands_still_holds_up_nobody_elsewhere() {
         };
         for _ in 0..2 {
             let start = Instant::now();
-            let outcomes = here.block_on(say_all(&a, enters));
+            let outcomes = here.block_on(say_all(&a, acquires));
             assert!(start.elapsed() < Duration::from_secs(1));
             for outcome in outcomes {
-                assert_eq!(plain(&outcome.unwrap().entered), HELD);
+                assert_eq!(plain(&outcome.unwrap().acquired), HELD);
             }
         }
         // What it says in the end is late.
@@ -255,16 +255,16 @@ fn a_runtime_that_ends_or_stands_still_holds_up_nobody_elsewhere() {
 async fn an_idle_connection_that_has_ended_goes_unnoticed_by_all() {
     let server = RedisServer::start();
     let a = Peer::new(&server.url());
-    a.enter(&[1]).await;
+    a.acquire(&[1]).await;
     let kill = ["CLIENT", "KILL", "TYPE", "normal"];
     let subscribed = ["CLIENT", "KILL", "TYPE", "pubsub"];
     for kill in [kill, subscribed] {
         server.command(&kill);
     }
     // Nothing of ours has run since: nobody here knows yet.
-    for (number, outcome) in say_all(&a, enters).await.into_iter().enumerate() {
+    for (number, outcome) in say_all(&a, acquires).await.into_iter().enumerate() {
         match outcome {
-            Ok(outcome) => assert_eq!(plain(&outcome.entered), HELD, "{number}"),
+            Ok(outcome) => assert_eq!(plain(&outcome.acquired), HELD, "{number}"),
             Err(error) => panic!("{number}: {error}"),
         }
     }
@@ -283,7 +283,7 @@ async fn a_missing_right_hits_only_those_who_need_it() {
     for number in 0..2 {
         for peer in [&a, &b] {
             let queue = name(number);
-            let call = enters(Call {
+            let call = acquires(Call {
                 queue,
                 ..peer.call()
             });
@@ -296,14 +296,14 @@ async fn a_missing_right_hits_only_those_who_need_it() {
             queue: name(number),
             ..a.call()
         };
-        let leave = vec![1];
+        let release = vec![1];
         a.say(match number {
-            2 => enters(call),
-            _ => Call { leave, ..call },
+            2 => acquires(call),
+            _ => Call { release, ..call },
         })
     });
     let [alone, shared, lone] = <[_; 3]>::try_from(join_all(calls).await).unwrap();
     assert_eq!(lone.unwrap_err().kind(), ErrorKind::Denied);
-    assert_eq!(alone.unwrap().left, vec![true]);
-    assert_eq!(shared.unwrap().left, vec![true]);
+    assert_eq!(alone.unwrap().released, vec![true]);
+    assert_eq!(shared.unwrap().released, vec![true]);
 }

@@ -2,7 +2,7 @@
 
 use crate::backend::redis::wire;
 use crate::backend::support::redis::RedisServer;
-use crate::backend::{Call, Outcome, Reply, State};
+use crate::backend::{Call, Outcome, Reply, TicketState};
 use crate::name::{Node, Queue};
 use redis::{Client, Cmd, Connection, Value};
 use std::collections::BTreeSet;
@@ -45,8 +45,8 @@ impl Stage {
         }
     }
 
-    fn say(&mut self, actor: &mut Actor, leave: &[u64], keep: &[u64], enter: &[u64]) -> Outcome {
-        let call = actor.call(leave, keep, enter);
+    fn say(&mut self, actor: &mut Actor, release: &[u64], renew: &[u64], acquire: &[u64]) -> Outcome {
+        let call = actor.call(release, renew, acquire);
         match self.exchange(actor, &call) {
             Reply::Done(outcome) => outcome,
             Reply::Stale => panic!("stale"),
@@ -89,10 +89,10 @@ impl Stage {
     fn waits_in_vain(&mut self, a: &mut Actor, b: &mut Actor, step: i64) {
         for _ in 0..12 {
             let waits = self.say(b, &[], &[], &[1]);
-            assert!(!holds(&waits.entered), "{step}: {waits:?}");
+            assert!(!holds(&waits.acquired), "{step}: {waits:?}");
             assert!(!self.is_lone());
             self.time += 1_600;
-            assert!(holds(&self.say(a, &[], &[1], &[]).kept), "{step}");
+            assert!(holds(&self.say(a, &[], &[1], &[]).renewed), "{step}");
             self.time += 1_600;
         }
     }
@@ -125,40 +125,40 @@ impl Actor {
         }
     }
 
-    fn call(&mut self, leave: &[u64], keep: &[u64], enter: &[u64]) -> Call {
+    fn call(&mut self, release: &[u64], renew: &[u64], acquire: &[u64]) -> Call {
         self.number += 1;
         Call {
             queue: Queue::limit(b"q").unwrap(),
             number: self.number,
             limit: self.limit,
             lease: Duration::from_millis(self.lease as u64),
-            leave: leave.to_vec(),
-            keep: keep.to_vec(),
-            enter: enter.to_vec(),
-            try_enter: Vec::new(),
+            release: release.to_vec(),
+            renew: renew.to_vec(),
+            acquire: acquire.to_vec(),
+            try_acquire: Vec::new(),
         }
     }
 }
 
-fn holds(states: &[State]) -> bool {
-    matches!(states, [State::Held { .. }])
+fn holds(states: &[TicketState]) -> bool {
+    matches!(states, [TicketState::Held { .. }])
 }
 
 #[test]
 fn a_permit_lives_exactly_one_lease() {
     let mut stage = Stage::new();
     let (mut a, mut b) = (Actor::new(10_000, 1), Actor::new(10_000, 1));
-    assert!(holds(&stage.say(&mut a, &[], &[], &[1]).entered));
+    assert!(holds(&stage.say(&mut a, &[], &[], &[1]).acquired));
     for _ in 0..3 {
         stage.time += 3_333;
-        assert!(!holds(&stage.say(&mut b, &[], &[], &[1]).entered));
+        assert!(!holds(&stage.say(&mut b, &[], &[], &[1]).acquired));
     }
     let last = stage.say(&mut b, &[], &[], &[1]);
-    assert_eq!(last.look_again, Some(Duration::from_millis(2)));
+    assert_eq!(last.poll_after, Some(Duration::from_millis(2)));
     stage.time += 1;
     let last = stage.say(&mut b, &[], &[], &[1]);
-    assert!(holds(&last.entered), "{last:?}");
-    assert!(!holds(&stage.say(&mut a, &[], &[1], &[]).kept));
+    assert!(holds(&last.acquired), "{last:?}");
+    assert!(!holds(&stage.say(&mut a, &[], &[1], &[]).renewed));
 }
 
 #[test]
@@ -179,7 +179,7 @@ fn a_queue_grant_counts_from_the_last_word_of_its_own_node() {
     assert_eq!(stage.say(&mut a, &[1], &[], &[]).in_use, 1);
     stage.time += 200;
     let next = stage.say(&mut c, &[], &[], &[1]);
-    assert!(holds(&next.entered), "{next:?}");
+    assert!(holds(&next.acquired), "{next:?}");
     assert_eq!(stage.permits(), vec![c.node.ticket(1)]);
 }
 
@@ -195,19 +195,19 @@ fn dead_heads_are_skipped_and_forgotten() {
     for _ in 0..4 {
         stage.time += 3_000;
         stage.say(&mut a, &[], &[1], &[]);
-        assert!(!holds(&stage.say(&mut b, &[], &[], &[1]).entered));
+        assert!(!holds(&stage.say(&mut b, &[], &[], &[1]).acquired));
     }
     // Those before b are gone, those behind wait for the sweep.
     assert_eq!(stage.say(&mut b, &[], &[], &[1]).waiting, 101);
     for _ in 0..4 {
         stage.time += 3_000;
         stage.say(&mut a, &[], &[1], &[]);
-        assert!(!holds(&stage.say(&mut b, &[], &[], &[1]).entered));
+        assert!(!holds(&stage.say(&mut b, &[], &[], &[1]).acquired));
     }
     assert_eq!(stage.say(&mut b, &[], &[], &[1]).waiting, 1);
     assert_eq!(stage.nodes_in_meta(), 2);
     stage.say(&mut a, &[1], &[], &[]);
-    assert!(holds(&stage.say(&mut b, &[], &[1], &[]).kept));
+    assert!(holds(&stage.say(&mut b, &[], &[1], &[]).renewed));
 }
 
 #[test]
@@ -235,9 +235,9 @@ fn tokens_rise_over_a_clock_that_steps() {
     let mut last = 0;
     for (ticket, step) in (1..).zip([0, -3_600_000, 1, 7_200_000, -3_600_000, 0]) {
         stage.time += step;
-        let entered = stage.say(&mut a, &[], &[], &[ticket]).entered;
-        let [State::Held { token }] = entered[..] else {
-            panic!("{step}: {entered:?}");
+        let acquired = stage.say(&mut a, &[], &[], &[ticket]).acquired;
+        let [TicketState::Held { token }] = acquired[..] else {
+            panic!("{step}: {acquired:?}");
         };
         assert!(token > last, "{step}: {token} after {last}");
         last = token;
@@ -258,7 +258,7 @@ fn gap_after_gap_keeps_no_dead_holder_alive() {
         stage.time += 6_000;
         ticket += 1;
         let call = Call {
-            try_enter: vec![ticket],
+            try_acquire: vec![ticket],
             ..b.call(&[], &[], &[])
         };
         let Reply::Done(outcome) = stage.exchange(&b, &call) else {
@@ -280,15 +280,15 @@ fn a_second_stall_gets_its_own_pause() {
     stage.say(&mut b, &[], &[], &[1]);
     for (stall, spoken) in [(6_000, false), (4_500, false), (500, true)] {
         stage.time += stall;
-        assert!(!holds(&stage.say(&mut b, &[], &[], &[1]).entered));
+        assert!(!holds(&stage.say(&mut b, &[], &[], &[1]).acquired));
         if spoken {
-            assert!(holds(&stage.say(&mut a, &[], &[1], &[]).kept));
+            assert!(holds(&stage.say(&mut a, &[], &[1], &[]).renewed));
         }
     }
     // Had it not spoken, it would have gone at the end of that pause.
     for _ in 0..45 {
         stage.time += 400;
-        if holds(&stage.say(&mut b, &[], &[], &[1]).entered) {
+        if holds(&stage.say(&mut b, &[], &[], &[1]).acquired) {
             return;
         }
     }
@@ -310,15 +310,15 @@ fn a_stall_takes_nobodys_place() {
     stage.time += 100;
     assert_eq!(stage.say(b, &[], &[], &[1]).waiting, 2);
     stage.say(a, &[1], &[], &[]);
-    assert!(holds(&stage.say(b, &[], &[1], &[]).kept));
+    assert!(holds(&stage.say(b, &[], &[1], &[]).renewed));
     // Who does not speak is passed over for now, and has lost nothing when he does.
     stage.time += 20_000;
-    assert!(holds(&stage.say(b, &[], &[1], &[]).kept));
+    assert!(holds(&stage.say(b, &[], &[1], &[]).renewed));
     stage.say(a, &[], &[], &[2]);
     let next = stage.say(b, &[1], &[], &[]);
     assert_eq!((next.in_use, next.waiting), (1, 1));
-    assert_eq!(stage.say(a, &[2], &[], &[]).left, vec![true]);
-    assert!(holds(&stage.say(c, &[], &[], &[1]).entered));
+    assert_eq!(stage.say(a, &[2], &[], &[]).released, vec![true]);
+    assert!(holds(&stage.say(c, &[], &[], &[1]).acquired));
 }
 
 /// Processes come, hold, wait, stall together with the server, and die, over hours of a clock that steps.
@@ -375,32 +375,32 @@ fn whoever_lives_keeps_what_it_has() {
             continue;
         }
         let life = &mut lives[0];
-        let leave: Vec<u64> = life
+        let release: Vec<u64> = life
             .held
             .iter()
             .copied()
             .filter(|_| rand::random_ratio(1, 3))
             .collect();
-        for ticket in &leave {
+        for ticket in &release {
             life.held.remove(ticket);
         }
         if life.waits.len() < 3 {
             life.next += 1;
             life.waits.insert(life.next);
         }
-        let keep: Vec<u64> = life.held.iter().copied().collect();
-        let enter: Vec<u64> = life.waits.iter().copied().collect();
-        let outcome = stage.say(&mut life.actor, &leave, &keep, &enter);
+        let renew: Vec<u64> = life.held.iter().copied().collect();
+        let acquire: Vec<u64> = life.waits.iter().copied().collect();
+        let outcome = stage.say(&mut life.actor, &release, &renew, &acquire);
         let said = format!("step {step}, lease {}", life.actor.lease);
         assert!(
             outcome
-                .kept
+                .renewed
                 .iter()
-                .all(|state| matches!(state, State::Held { .. })),
+                .all(|state| matches!(state, TicketState::Held { .. })),
             "{said}: lost one"
         );
-        for (ticket, state) in enter.iter().zip(&outcome.entered) {
-            if matches!(state, State::Held { .. }) {
+        for (ticket, state) in acquire.iter().zip(&outcome.acquired) {
+            if matches!(state, TicketState::Held { .. }) {
                 life.waits.remove(ticket);
                 life.held.insert(*ticket);
                 grants += 1;
@@ -434,9 +434,9 @@ fn whoever_was_alone_keeps_what_it_has() {
         stage.say(&mut a, &[], &[], &[1]);
         // Also when it steps or stands still while nobody else is there,
         stage.time += step;
-        assert!(holds(&stage.say(&mut a, &[], &[1], &[]).kept), "{step}");
+        assert!(holds(&stage.say(&mut a, &[], &[1], &[]).renewed), "{step}");
         stage.time += 2_000;
-        assert!(holds(&stage.say(&mut a, &[], &[1], &[]).kept), "{step}");
+        assert!(holds(&stage.say(&mut a, &[], &[1], &[]).renewed), "{step}");
         assert!(stage.is_lone());
         // and when somebody else is the first to speak after that.
         stage.time += step;
@@ -457,11 +457,11 @@ fn a_dead_one_that_was_alone_goes_one_lease_after_its_last_word() {
         let mut left = lease;
         while left > 0 {
             let said = format!("lease {lease}, step {step}, {left} ms left");
-            assert!(!holds(&stage.say(&mut b, &[], &[], &[1]).entered), "{said}");
+            assert!(!holds(&stage.say(&mut b, &[], &[], &[1]).acquired), "{said}");
             stage.time += left.min(500);
             left -= left.min(500);
         }
-        assert!(holds(&stage.say(&mut b, &[], &[], &[1]).entered), "{lease}");
+        assert!(holds(&stage.say(&mut b, &[], &[], &[1]).acquired), "{lease}");
         assert_eq!(stage.permits(), vec![b.node.ticket(1)]);
     }
 }
@@ -471,7 +471,7 @@ fn what_was_said_alone_is_known_to_all() {
     let mut stage = Stage::new();
     let (mut a, mut b) = (Actor::new(10_000, 1), Actor::new(10_000, 1));
     let late = a.call(&[], &[], &[7]);
-    let [State::Held { token: first }] = stage.say(&mut a, &[], &[], &[1]).entered[..] else {
+    let [TicketState::Held { token: first }] = stage.say(&mut a, &[], &[], &[1]).acquired[..] else {
         panic!("it was alone");
     };
     let again = a.call(&[1], &[], &[2]);
@@ -482,24 +482,24 @@ fn what_was_said_alone_is_known_to_all() {
     let Reply::Done(same) = stage.exchange(&a, &again) else {
         panic!("stale");
     };
-    assert_eq!((answer.left, same.left), (vec![true], vec![false]));
-    assert_eq!(answer.entered, same.entered);
+    assert_eq!((answer.released, same.released), (vec![true], vec![false]));
+    assert_eq!(answer.acquired, same.acquired);
     assert!(stage.is_lone());
 
     // By a clock that stands behind what it was.
     stage.time -= 3_600_000;
-    assert!(!holds(&stage.say(&mut b, &[], &[], &[1]).entered));
+    assert!(!holds(&stage.say(&mut b, &[], &[], &[1]).acquired));
     assert_eq!(stage.exchange(&a, &late), Reply::Stale);
     let Reply::Done(same) = stage.exchange(&a, &again) else {
         panic!("stale");
     };
     assert_eq!((same.in_use, same.waiting), (1, 1));
-    assert_eq!(answer.entered, same.entered);
-    let [State::Held { token: second }] = same.entered[..] else {
+    assert_eq!(answer.acquired, same.acquired);
+    let [TicketState::Held { token: second }] = same.acquired[..] else {
         panic!("{same:?}");
     };
     assert_eq!(stage.say(&mut a, &[2], &[], &[]).in_use, 1);
-    let [State::Held { token: third }] = stage.say(&mut b, &[], &[1], &[]).kept[..] else {
+    let [TicketState::Held { token: third }] = stage.say(&mut b, &[], &[1], &[]).renewed[..] else {
         panic!("it was granted");
     };
     assert!(first < second && second < third, "{first} {second} {third}");
@@ -528,9 +528,9 @@ fn one_key_answers_as_three_do() {
             let actor = &mut actors[who];
             actor.limit = rand::random_range(1..4);
             let mut call = actor.call(&pick(5), &pick(1), &pick(3));
-            call.try_enter = call
-                .enter
-                .split_off(rand::random_range(0..=call.enter.len()));
+            call.try_acquire = call
+                .acquire
+                .split_off(rand::random_range(0..=call.acquire.len()));
             // Now and then one comes late, or once more.
             let recent = &said[said.len().saturating_sub(3)..];
             if let Some((_, earlier)) = recent.iter().find(|(other, _)| *other == who)

@@ -21,11 +21,11 @@ fn queue_at(cluster: &RedisCluster, port: u16) -> Queue {
     queues.into_iter().find(at).unwrap()
 }
 
-async fn enter(peer: &Peer, queue: &Queue, ticket: u64) -> Result<Outcome, Error> {
-    let (queue, enter) = (queue.clone(), vec![ticket]);
+async fn acquire(peer: &Peer, queue: &Queue, ticket: u64) -> Result<Outcome, Error> {
+    let (queue, acquire) = (queue.clone(), vec![ticket]);
     let call = Call {
         queue,
-        enter,
+        acquire,
         ..peer.call()
     };
     peer.say(call).await
@@ -73,16 +73,16 @@ async fn names_are_at_their_nodes_and_pushes_come_once() {
     // Each process has a link to each node, and each node hands on what is pushed.
     for round in 0..3 {
         for (queue, node) in queues.iter().zip(&cluster.nodes) {
-            assert_eq!(plain(&enter(&a, queue, round).await.unwrap().entered), HELD);
-            assert_eq!(enter(&b, queue, round).await.unwrap().entered, WAITING);
+            assert_eq!(plain(&acquire(&a, queue, round).await.unwrap().acquired), HELD);
+            assert_eq!(acquire(&b, queue, round).await.unwrap().acquired, WAITING);
             assert!(node.command(&["DBSIZE"]).int() >= 3);
             while b.events.try_recv().is_ok() {}
-            let leave = Call {
+            let release = Call {
                 queue: queue.clone(),
-                leave: vec![round],
+                release: vec![round],
                 ..a.call()
             };
-            a.say(leave).await.unwrap();
+            a.say(release).await.unwrap();
             assert_eq!(b.granted().await.ticket, round);
             sleep(Duration::from_millis(30)).await;
             let again: Vec<_> = std::iter::from_fn(|| b.events.try_recv().ok()).collect();
@@ -90,12 +90,12 @@ async fn names_are_at_their_nodes_and_pushes_come_once() {
                 !again.iter().any(|e| matches!(e, Event::Granted { .. })),
                 "{again:?}"
             );
-            let leave = Call {
+            let release = Call {
                 queue: queue.clone(),
-                leave: vec![round],
+                release: vec![round],
                 ..b.call()
             };
-            b.say(leave).await.unwrap();
+            b.say(release).await.unwrap();
         }
     }
 }
@@ -107,10 +107,10 @@ async fn a_slot_on_its_way_is_followed() {
     let (a, mut b) = (Peer::of(redis(&cluster)), Peer::of(redis(&cluster)));
     let (from, to) = (&cluster.nodes[0], &cluster.nodes[1]);
     let queue = queue_at(&cluster, from.port());
-    let leave = async |peer: &Peer| {
+    let release = async |peer: &Peer| {
         let call = Call {
             queue: queue.clone(),
-            leave: vec![1],
+            release: vec![1],
             ..peer.call()
         };
         peer.say(call).await.unwrap();
@@ -123,7 +123,7 @@ async fn a_slot_on_its_way_is_followed() {
                 tokio::runtime::Handle::current().block_on(async {
                     sleep(half_way / 3).await;
                     let start = Instant::now();
-                    let said = enter(&a, &queue, 1).await;
+                    let said = acquire(&a, &queue, 1).await;
                     assert!(start.elapsed() < Duration::from_millis(500));
                     said
                 })
@@ -133,22 +133,22 @@ async fn a_slot_on_its_way_is_followed() {
             said
         })
     };
-    let held = enter(&a, &queue, 1).await.unwrap().entered;
-    assert_eq!(enter(&b, &queue, 1).await.unwrap().entered, WAITING);
-    assert_eq!(meanwhile(from, to).await.unwrap().entered, held);
-    assert_eq!(enter(&a, &queue, 1).await.unwrap().entered, held);
-    assert_eq!(enter(&b, &queue, 1).await.unwrap().entered, WAITING);
-    leave(&a).await;
+    let held = acquire(&a, &queue, 1).await.unwrap().acquired;
+    assert_eq!(acquire(&b, &queue, 1).await.unwrap().acquired, WAITING);
+    assert_eq!(meanwhile(from, to).await.unwrap().acquired, held);
+    assert_eq!(acquire(&a, &queue, 1).await.unwrap().acquired, held);
+    assert_eq!(acquire(&b, &queue, 1).await.unwrap().acquired, WAITING);
+    release(&a).await;
     assert_eq!(b.granted().await.ticket, 1, "pushed by the new node");
-    let next = enter(&b, &queue, 1).await.unwrap().entered;
+    let next = acquire(&b, &queue, 1).await.unwrap().acquired;
     assert!(token(&next) > token(&held));
 
-    leave(&b).await;
-    let held = enter(&a, &queue, 1).await.unwrap().entered;
+    release(&b).await;
+    let held = acquire(&a, &queue, 1).await.unwrap().acquired;
     let error = meanwhile(to, from).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     assert!(error.to_string().contains("is being changed"), "{error}");
-    assert_eq!(enter(&a, &queue, 1).await.unwrap().entered, held);
+    assert_eq!(acquire(&a, &queue, 1).await.unwrap().acquired, held);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -175,7 +175,7 @@ async fn what_is_wrong_is_said_soon() {
     // For one server, asked about names of others.
     let one = Peer::new(&cluster.nodes[0].url());
     let elsewhere = queue_at(&cluster, cluster.nodes[1].port());
-    let error = enter(&one, &elsewhere, 1).await.unwrap_err();
+    let error = acquire(&one, &elsewhere, 1).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Incompatible, "{error}");
     assert!(error.to_string().contains("Redis::cluster"), "{error}");
     // A right that is missing at one node only.
@@ -214,13 +214,13 @@ async fn what_is_wrong_is_said_soon() {
         .map(|node| queue_at(&cluster, node.port()))
         .collect();
     for queue in &queues {
-        enter(&a, queue, 1).await.unwrap();
+        acquire(&a, queue, 1).await.unwrap();
     }
     // One node has no replica: its names are gone with it, and in time all others (cluster-require-full-coverage).
     cluster.nodes[1].kill();
     for _ in 0..10 {
         let start = Instant::now();
-        let error = enter(&a, &queues[1], 1).await.unwrap_err();
+        let error = acquire(&a, &queues[1], 1).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
         assert!(
             start.elapsed() < Duration::from_millis(600),
@@ -230,7 +230,7 @@ async fn what_is_wrong_is_said_soon() {
     }
     let all_down = async {
         loop {
-            match enter(&a, &queues[0], 1).await {
+            match acquire(&a, &queues[0], 1).await {
                 Ok(_) => sleep(Duration::from_millis(20)).await,
                 Err(error) => break error,
             }
@@ -241,7 +241,7 @@ async fn what_is_wrong_is_said_soon() {
     let partly = check(redis(&cluster)).await;
     assert_eq!(partly.kind(), ErrorKind::Unavailable, "{partly}");
     cluster.nodes[1].restart();
-    let back = async { while enter(&a, &queues[1], 1).await.is_err() {} };
+    let back = async { while acquire(&a, &queues[1], 1).await.is_err() {} };
     timeout(Duration::from_secs(10), back).await.unwrap();
 }
 
@@ -319,9 +319,9 @@ async fn who_takes_a_node_for_a_server_shares_its_permits() {
     let cluster = RedisCluster::start(1, false);
     let one = Peer::new(&cluster.nodes[0].url());
     let other = Peer::of(redis(&cluster));
-    assert_eq!(plain(&one.enter(&[1]).await.entered), HELD);
-    assert_eq!(other.enter(&[1]).await.entered, WAITING);
-    one.leave(&[1]).await;
-    assert_eq!(plain(&other.enter(&[1]).await.entered), HELD);
-    assert_eq!(one.enter(&[2]).await.entered, WAITING);
+    assert_eq!(plain(&one.acquire(&[1]).await.acquired), HELD);
+    assert_eq!(other.acquire(&[1]).await.acquired, WAITING);
+    one.release(&[1]).await;
+    assert_eq!(plain(&other.acquire(&[1]).await.acquired), HELD);
+    assert_eq!(one.acquire(&[2]).await.acquired, WAITING);
 }

@@ -6,7 +6,7 @@ use super::*;
 async fn a_server_that_is_down_is_said_at_once() {
     let mut server = RedisServer::start();
     let mut a = Peer::new(&server.url());
-    a.enter(&[1]).await;
+    a.acquire(&[1]).await;
     a.resynced().await;
     server.stop();
     for _ in 0..20 {
@@ -23,7 +23,7 @@ async fn a_server_that_is_down_is_said_at_once() {
     while a.events.try_recv().is_ok() {}
     server.restart();
     sleep(Duration::from_millis(110)).await;
-    assert_eq!(plain(&a.enter(&[3]).await.entered), HELD);
+    assert_eq!(plain(&a.acquire(&[3]).await.acquired), HELD);
     a.resynced().await;
 }
 
@@ -46,11 +46,11 @@ async fn a_server_of_another_kind_is_said_in_plain_words() {
 async fn a_restart_between_two_calls_goes_unnoticed() {
     let mut server = RedisServer::start();
     let mut a = Peer::new(&server.url());
-    a.enter(&[1]).await;
+    a.acquire(&[1]).await;
     a.resynced().await;
     server.restart();
     a.resynced().await;
-    assert_eq!(plain(&a.enter(&[2]).await.entered), HELD);
+    assert_eq!(plain(&a.acquire(&[2]).await.acquired), HELD);
     a.resynced().await;
 }
 
@@ -66,16 +66,16 @@ async fn two_calls_given_up_make_a_new_connection() {
             .find_map(|l| l.strip_prefix(line)?.parse().ok())
             .unwrap()
     };
-    a.enter(&[1]).await;
+    a.acquire(&[1]).await;
     let before = connections();
     server.pause();
     a.give_up().await;
     server.resume();
-    a.enter(&[1]).await;
+    a.acquire(&[1]).await;
     server.pause();
     a.give_up().await;
     server.resume();
-    a.enter(&[1]).await;
+    a.acquire(&[1]).await;
     assert_eq!(connections() - before, 1, "one at a time is no reason");
     server.pause();
     a.give_up().await;
@@ -84,7 +84,7 @@ async fn two_calls_given_up_make_a_new_connection() {
     a.give_up().await;
     a.give_up().await;
     server.resume();
-    assert_eq!(plain(&a.enter(&[1]).await.entered), HELD);
+    assert_eq!(plain(&a.acquire(&[1]).await.acquired), HELD);
     assert_eq!(connections() - before, 3);
 }
 
@@ -112,9 +112,9 @@ async fn sockets_databases_and_full_houses() {
         Peer::new(&format!("redis+unix://{socket}?db=3")),
         Peer::new(&format!("{}/3", server.url())),
     );
-    a.enter(&[1]).await;
-    assert_eq!(b.enter(&[1]).await.entered, WAITING);
-    a.leave(&[1]).await;
+    a.acquire(&[1]).await;
+    assert_eq!(b.acquire(&[1]).await.acquired, WAITING);
+    a.release(&[1]).await;
     assert_eq!(b.granted().await.ticket, 1);
     assert_eq!(server.command(&["DBSIZE"]).int(), 0);
     a.session.check(LEASE).await.unwrap();
@@ -144,13 +144,13 @@ async fn goes_on_while_connections_are_cut() {
                     let call = if done % 2 == 0 {
                         Call {
                             queue,
-                            enter: ticket,
+                            acquire: ticket,
                             ..a.call()
                         }
                     } else {
                         Call {
                             queue,
-                            leave: vec![done - 1],
+                            release: vec![done - 1],
                             ..a.call()
                         }
                     };
@@ -191,8 +191,8 @@ fn ten_runtimes_one_after_another() {
             .build()
             .unwrap();
         runtime.block_on(async {
-            assert_eq!(plain(&a.enter(&[ticket]).await.entered), HELD);
-            a.leave(&[ticket]).await;
+            assert_eq!(plain(&a.acquire(&[ticket]).await.acquired), HELD);
+            a.release(&[ticket]).await;
         });
         // One that ends in the middle of connecting.
         drop(runtime);

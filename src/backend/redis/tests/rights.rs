@@ -22,16 +22,16 @@ async fn the_least_rights_are_enough() {
     a.session.check(LEASE).await.unwrap();
     assert_eq!(server.command(&["DBSIZE"]).int(), 0);
     let dead = Peer::new(&url).lease(lease);
-    dead.enter(&[1]).await;
+    dead.acquire(&[1]).await;
     drop(dead);
-    a.enter(&[1]).await;
-    b.enter(&[1]).await;
+    a.acquire(&[1]).await;
+    b.acquire(&[1]).await;
     for _ in 0..8 {
         sleep(lease / 5).await;
-        a.enter(&[1]).await;
-        b.enter(&[1]).await;
+        a.acquire(&[1]).await;
+        b.acquire(&[1]).await;
     }
-    a.leave(&[1]).await;
+    a.release(&[1]).await;
     assert_eq!(b.granted().await.ticket, 1);
     a.session.inspect(queue()).await.unwrap();
     a.session.evict(queue(), b.node.ticket(1)).await.unwrap();
@@ -111,12 +111,12 @@ async fn refused_pushes_become_polls() {
         let url = user(&server, rights);
         let (a, b) = (Peer::new(&url), Peer::new(&url));
         let c = Peer::new(&url);
-        a.enter(&[1]).await;
-        b.enter(&[1]).await;
-        a.leave(&[1]).await;
-        let waiting = c.enter(&[1]).await;
-        assert_eq!(waiting.look_again, Some(POLL), "{rights}");
-        b.leave(&[1]).await;
-        assert_eq!(plain(&c.enter(&[1]).await.entered), HELD);
+        a.acquire(&[1]).await;
+        b.acquire(&[1]).await;
+        a.release(&[1]).await;
+        let waiting = c.acquire(&[1]).await;
+        assert_eq!(waiting.poll_after, Some(POLL), "{rights}");
+        b.release(&[1]).await;
+        assert_eq!(plain(&c.acquire(&[1]).await.acquired), HELD);
     }
 }

@@ -6,72 +6,72 @@ use super::*;
 async fn grants_queues_and_hands_on() {
     let server = RedisServer::start();
     let (a, mut b) = (Peer::new(&server.url()), Peer::new(&server.url()));
-    let first = a.enter(&[1]).await;
-    assert_eq!(plain(&first.entered), HELD);
+    let first = a.acquire(&[1]).await;
+    assert_eq!(plain(&first.acquired), HELD);
     assert_eq!(
-        (first.in_use, first.waiting, first.look_again),
+        (first.in_use, first.queued, first.poll_after),
         (1, 0, None)
     );
 
-    let second = b.enter(&[7]).await;
-    assert_eq!(second.entered, WAITING);
-    assert_eq!((second.in_use, second.waiting), (1, 1));
-    let look_again = second.look_again.unwrap();
+    let second = b.acquire(&[7]).await;
+    assert_eq!(second.acquired, WAITING);
+    assert_eq!((second.in_use, second.queued), (1, 1));
+    let poll_after = second.poll_after.unwrap();
     assert!(
-        look_again > Duration::ZERO && look_again < LEASE / 2,
-        "{look_again:?}"
+        poll_after > Duration::ZERO && poll_after < LEASE / 2,
+        "{poll_after:?}"
     );
     // Only those who wait are asked to look again, and nobody passes the queue.
     let tried = a
         .say(Call {
-            try_enter: vec![2],
+            try_acquire: vec![2],
             ..a.call()
         })
         .await
         .unwrap();
     assert_eq!(
-        (tried.tried, tried.look_again),
-        (vec![State::Refused], None)
+        (tried.tried, tried.poll_after),
+        (vec![TicketState::Refused], None)
     );
 
-    let left = a.leave(&[1, 99]).await;
+    let left = a.release(&[1, 99]).await;
     assert_eq!(
-        (left.left, left.in_use, left.waiting),
+        (left.released, left.in_use, left.waiting),
         (vec![true, false], 1, 0)
     );
     let grant = b.granted().await;
     assert_eq!(grant.ticket, 7);
-    assert!(grant.token > token(&first.entered));
-    let kept = b.keep(&[7]).await;
-    assert_eq!(kept.kept, vec![State::Held { token: grant.token }]);
-    assert_eq!(kept.look_again, None);
+    assert!(grant.token > token(&first.acquired));
+    let renewed = b.renew(&[7]).await;
+    assert_eq!(renewed.renewed, vec![TicketState::Held { token: grant.token }]);
+    assert_eq!(renewed.poll_after, None);
 }
 
 #[tokio::test]
 async fn own_grants_come_with_the_reply() {
     let server = RedisServer::start();
     let a = Peer::new(&server.url()).limit(2);
-    let entered = a.enter(&[1, 2, 3, 4, 5]).await.entered;
+    let acquired = a.acquire(&[1, 2, 3, 4, 5]).await.acquired;
     assert_eq!(
-        plain(&entered),
+        plain(&acquired),
         [HELD, HELD, WAITING, WAITING, WAITING].concat()
     );
     // A place is not a permit, and cannot be kept.
-    assert_eq!(a.keep(&[3]).await.kept, vec![State::Gone]);
-    let left = a.leave(&[4, 2, 1]).await;
+    assert_eq!(a.renew(&[3]).await.renewed, vec![TicketState::Gone]);
+    let left = a.release(&[4, 2, 1]).await;
     let tickets: Vec<u64> = left.granted.iter().map(|grant| grant.ticket).collect();
-    assert_eq!((tickets, left.left), (vec![3, 5], vec![false, true, true]));
+    assert_eq!((tickets, left.released), (vec![3, 5], vec![false, true, true]));
     assert!(left.granted[0].token < left.granted[1].token);
     assert_eq!((left.in_use, left.waiting), (2, 0));
     // Named or not.
-    a.enter(&[6]).await;
+    a.acquire(&[6]).await;
     let call = Call {
-        leave: vec![3],
-        enter: vec![6],
+        release: vec![3],
+        acquire: vec![6],
         ..a.call()
     };
     let both = a.say(call).await.unwrap();
-    assert_eq!(plain(&both.entered), HELD);
+    assert_eq!(plain(&both.acquired), HELD);
     assert_eq!(both.granted.len(), 1);
 }
 
@@ -80,18 +80,18 @@ async fn a_late_call_changes_nothing() {
     let server = RedisServer::start();
     let a = Peer::new(&server.url());
     let late = Call {
-        enter: vec![1],
+        acquire: vec![1],
         ..a.call()
     };
-    a.leave(&[1]).await;
-    assert_eq!(a.session.exchange(late).await.unwrap(), Reply::Stale);
+    a.release(&[1]).await;
+    assert_eq!(exchange_one(&*a.session, late).await.unwrap(), Reply::Stale);
     let same = Call {
-        enter: vec![2],
+        acquire: vec![2],
         ..a.call()
     };
     let first = a.say(same.clone()).await.unwrap();
     let again = a.say(same).await.unwrap();
-    assert_eq!(first.entered, again.entered);
+    assert_eq!(first.acquired, again.acquired);
     assert_eq!(again.in_use, 1);
 }
 
@@ -100,30 +100,30 @@ async fn a_full_call_is_carried_out() {
     let server = RedisServer::start();
     let a = Peer::new(&server.url()).limit(100);
     let tickets: Vec<u64> = (1..=256).collect();
-    let entered = a.enter(&tickets).await;
-    assert_eq!((entered.in_use, entered.waiting), (100, 156));
+    let acquired = a.acquire(&tickets).await;
+    assert_eq!((acquired.in_use, acquired.waiting), (100, 156));
     assert_eq!(
-        a.keep(&tickets)
+        a.renew(&tickets)
             .await
-            .kept
+            .renewed
             .iter()
-            .filter(|s| **s == State::Gone)
+            .filter(|s| **s == TicketState::Gone)
             .count(),
         156
     );
-    let left = a.leave(&tickets).await;
+    let left = a.release(&tickets).await;
     assert_eq!((left.in_use, left.waiting, left.granted.len()), (0, 0, 0));
     // As many are granted by one call as fit into one, and the next follows at once.
     let b = Peer::new(&server.url());
-    b.enter(&[1]).await;
+    b.acquire(&[1]).await;
     for start in [1000, 2000] {
-        b.enter(&(start..start + 256).collect::<Vec<_>>()).await;
+        b.acquire(&(start..start + 256).collect::<Vec<_>>()).await;
     }
     let b = b.limit(1000);
-    let first = b.leave(&[1]).await;
-    assert_eq!((first.granted.len(), first.waiting), (256, 256));
-    assert_eq!(first.look_again, Some(Duration::from_millis(1)));
-    assert_eq!(b.keep(&[]).await.granted.len(), 256);
+    let first = b.release(&[1]).await;
+    assert_eq!((first.granted.len(), first.queued), (256, 256));
+    assert_eq!(first.poll_after, Some(Duration::from_millis(1)));
+    assert_eq!(b.renew(&[]).await.granted.len(), 256);
 }
 
 #[tokio::test]
@@ -132,9 +132,9 @@ async fn survives_script_flush() {
     let a = Peer::new(&server.url());
     for ticket in 1..20 {
         server.command(&["SCRIPT", "FLUSH"]);
-        assert_eq!(plain(&a.enter(&[ticket]).await.entered), HELD);
+        assert_eq!(plain(&a.acquire(&[ticket]).await.acquired), HELD);
         server.command(&["SCRIPT", "FLUSH"]);
-        a.leave(&[ticket]).await;
+        a.release(&[ticket]).await;
     }
 }
 
@@ -158,12 +158,12 @@ async fn something_else_under_a_key_is_said_and_left_alone() {
     // Also when it comes later.
     let server = RedisServer::start();
     let a = Peer::new(&server.url());
-    a.enter(&[1]).await;
+    a.acquire(&[1]).await;
     server.command(&["SET", keys()[1], "mine"]);
     let error = a.try_to_enter(&[2]).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Incompatible, "{error}");
     assert_eq!(server.command(&["EXISTS", keys()[3]]).int(), 1);
-    assert_eq!(plain(&a.keep(&[1]).await.kept), HELD);
+    assert_eq!(plain(&a.renew(&[1]).await.renewed), HELD);
     // What is no state of ours.
     server.command(&["DEL", keys()[1], keys()[3]]);
     server.command(&["HSET", keys()[2], "state", "x"]);
@@ -175,16 +175,16 @@ async fn something_else_under_a_key_is_said_and_left_alone() {
 async fn full_memory_lets_permits_be_kept_and_left() {
     let server = RedisServer::start();
     let (a, mut b) = (Peer::new(&server.url()), Peer::new(&server.url()));
-    a.enter(&[1]).await;
-    b.enter(&[2]).await;
+    a.acquire(&[1]).await;
+    b.acquire(&[2]).await;
     server.command(&["CONFIG", "SET", "maxmemory", "1"]);
     assert!(server.command(&["SET", "x", "y"]).text().starts_with("OOM"));
-    assert_eq!(plain(&a.keep(&[1]).await.kept), HELD);
-    assert_eq!(a.leave(&[1]).await.left, vec![true]);
+    assert_eq!(plain(&a.renew(&[1]).await.renewed), HELD);
+    assert_eq!(a.release(&[1]).await.released, vec![true]);
     assert_eq!(b.granted().await.ticket, 2);
-    assert_eq!(b.leave(&[2]).await.left, vec![true]);
+    assert_eq!(b.release(&[2]).await.released, vec![true]);
     server.command(&["SCRIPT", "FLUSH"]);
-    assert_eq!(plain(&a.enter(&[3]).await.entered), HELD);
+    assert_eq!(plain(&a.acquire(&[3]).await.acquired), HELD);
 }
 
 #[tokio::test]
@@ -197,32 +197,32 @@ async fn an_idle_name_leaves_nothing() {
     );
     let left = |key: &str| server.command(&["PTTL", key]).int();
     let [permits, queue, meta, lone] = keys();
-    a.enter(&[1]).await;
+    a.acquire(&[1]).await;
     assert!(left(lone) > 3_600_000);
-    b.enter(&[2]).await;
+    b.acquire(&[2]).await;
     assert_eq!(left(lone), -2);
     for key in [permits, queue, meta] {
         assert!(left(key) > 3_600_000, "{key}");
     }
-    a.leave(&[1]).await;
+    a.release(&[1]).await;
     assert_eq!(left(queue), -2);
     assert!(left(permits) > 3_600_000, "made anew, with its expiry");
     server.command(&["PEXPIRE", permits, "5000000"]);
-    b.keep(&[2]).await;
+    b.renew(&[2]).await;
     assert!(left(permits) > 4_900_000, "never shrinks");
-    b.leave(&[2]).await;
+    b.release(&[2]).await;
     assert_eq!(left(permits), -2);
     assert!((1..=1000).contains(&left(meta)), "{}", left(meta));
-    a.enter(&[3]).await;
+    a.acquire(&[3]).await;
     assert!(left(permits) > 3_600_000 && left(meta) > 3_600_000);
-    a.leave(&[3]).await;
+    a.release(&[3]).await;
     sleep(Duration::from_millis(1100)).await;
     assert_eq!(server.command(&["DBSIZE"]).int(), 0);
     // The same for one who is alone.
-    a.enter(&[4]).await;
-    a.keep(&[4]).await;
+    a.acquire(&[4]).await;
+    a.renew(&[4]).await;
     assert!(left(lone) > 3_600_000);
-    a.leave(&[4]).await;
+    a.release(&[4]).await;
     assert!((1..=1000).contains(&left(lone)), "{}", left(lone));
     sleep(Duration::from_millis(1100)).await;
     assert_eq!(server.command(&["DBSIZE"]).int(), 0);
@@ -239,10 +239,10 @@ async fn tokens_increase_across_a_flush() {
             20 => server.restart(),
             _ => {}
         }
-        let token = token(&a.enter(&[ticket]).await.entered);
+        let token = token(&a.acquire(&[ticket]).await.acquired);
         assert!(token > last && token < 1 << 53, "{token} after {last}");
         last = token;
-        a.leave(&[ticket]).await;
+        a.release(&[ticket]).await;
     }
 }
 
@@ -255,19 +255,19 @@ async fn a_stall_takes_nothing_from_the_living() {
         Peer::new(&server.url()).lease(lease),
     );
     let dead = Peer::new(&server.url()).lease(lease).limit(2);
-    a.enter(&[1]).await;
-    dead.enter(&[5]).await;
-    assert_eq!(b.enter(&[2]).await.entered, WAITING);
+    a.acquire(&[1]).await;
+    dead.acquire(&[5]).await;
+    assert_eq!(b.acquire(&[2]).await.acquired, WAITING);
     server.pause();
     sleep(lease * 2).await;
     server.resume();
     // The first to call is not the holder: it must not get in, nor lose its place.
-    assert_eq!(b.enter(&[2]).await.entered, WAITING);
-    assert_eq!(plain(&a.keep(&[1]).await.kept), HELD);
+    assert_eq!(b.acquire(&[2]).await.acquired, WAITING);
+    assert_eq!(plain(&a.renew(&[1]).await.renewed), HELD);
     for _ in 0..4 {
         sleep(lease / 6).await;
-        assert_eq!(b.enter(&[2]).await.entered, WAITING);
-        assert_eq!(plain(&a.keep(&[1]).await.kept), HELD);
+        assert_eq!(b.acquire(&[2]).await.acquired, WAITING);
+        assert_eq!(plain(&a.renew(&[1]).await.renewed), HELD);
     }
     // The dead one has gone meanwhile.
     let seen = b.session.inspect(queue()).await.unwrap();
@@ -282,24 +282,24 @@ async fn the_dead_go_after_a_lease() {
     let holder = Peer::new(&server.url()).lease(lease);
     let waiter = Peer::new(&server.url()).lease(lease);
     let mut b = Peer::new(&server.url()).lease(lease);
-    holder.enter(&[1]).await;
-    waiter.enter(&[1, 2, 3]).await;
+    holder.acquire(&[1]).await;
+    waiter.acquire(&[1, 2, 3]).await;
     let start = Instant::now();
-    let mut outcome = b.enter(&[9]).await;
-    while outcome.entered == WAITING {
-        sleep(outcome.look_again.unwrap()).await;
-        outcome = b.enter(&[9]).await;
+    let mut outcome = b.acquire(&[9]).await;
+    while outcome.acquired == WAITING {
+        sleep(outcome.poll_after.unwrap()).await;
+        outcome = b.acquire(&[9]).await;
     }
     let took = start.elapsed();
     assert!(
         took > lease - Duration::from_millis(50) && took < lease * 2,
         "{took:?}"
     );
-    assert_eq!((outcome.in_use, outcome.waiting), (1, 0));
+    assert_eq!((outcome.in_use, outcome.queued), (1, 0));
     // What is forgotten leaves no trace in meta either.
     for _ in 0..12 {
         sleep(lease / 5).await;
-        b.keep(&[9]).await;
+        b.renew(&[9]).await;
     }
     assert_eq!(server.command(&["HLEN", keys()[2]]).int(), 2);
     assert!(b.events.try_recv().is_ok());
@@ -313,16 +313,16 @@ async fn a_long_lease_beside_a_short_one() {
     let long = Peer::new(&server.url())
         .limit(2)
         .lease(Duration::from_secs(60));
-    long.enter(&[1]).await;
+    long.acquire(&[1]).await;
     let dead = Peer::new(&server.url()).limit(2).lease(short);
-    dead.enter(&[1]).await;
+    dead.acquire(&[1]).await;
     // Seldom enough for each call to come after a gap.
     for _ in 0..4 {
         sleep(short).await;
-        long.enter(&[2]).await;
+        long.acquire(&[2]).await;
     }
-    let kept = long.keep(&[1, 2]).await;
-    assert_eq!(plain(&kept.kept), [HELD, HELD].concat());
+    let renewed = long.renew(&[1, 2]).await;
+    assert_eq!(plain(&renewed.renewed), [HELD, HELD].concat());
 }
 
 /// Whatever is said in whatever order comes out as it would with a plain queue.
@@ -331,7 +331,7 @@ async fn random_calls_match_a_plain_queue() {
     let server = RedisServer::start();
     let mut peers: Vec<Peer> = (0..3).map(|_| Peer::new(&server.url())).collect();
     for peer in &peers {
-        peer.keep(&[]).await;
+        peer.renew(&[]).await;
     }
     let (mut holders, mut line) = (Vec::<(usize, u64)>::new(), Vec::<(usize, u64)>::new());
     let mut limits = [1; 3];
@@ -351,26 +351,26 @@ async fn random_calls_match_a_plain_queue() {
                 .into_iter()
                 .collect()
         };
-        let (leave, keep) = (pick(3), pick(3));
+        let (release, renew) = (pick(3), pick(3));
         let mut wanted = pick(4);
-        let try_enter = wanted.split_off(rand::random_range(0..=wanted.len()));
+        let try_acquire = wanted.split_off(rand::random_range(0..=wanted.len()));
         let call = Call {
-            leave,
-            keep,
-            enter: wanted,
-            try_enter,
+            release,
+            renew,
+            acquire: wanted,
+            try_acquire,
             ..peers[who].call()
         };
 
         let mut outcome = Outcome::default();
-        for ticket in &call.leave {
-            outcome.left.push(holders.contains(&(who, *ticket)));
+        for ticket in &call.release {
+            outcome.released.push(holders.contains(&(who, *ticket)));
             holders.retain(|held| *held != (who, *ticket));
             line.retain(|place| *place != (who, *ticket));
         }
-        for ticket in &call.keep {
+        for ticket in &call.renew {
             let held = holders.contains(&(who, *ticket));
-            outcome.kept.push(if held { HELD[0] } else { State::Gone });
+            outcome.renewed.push(if held { HELD[0] } else { TicketState::Gone });
         }
         let mut own = Vec::new();
         while let Some(head) = line.first().copied() {
@@ -385,33 +385,33 @@ async fn random_calls_match_a_plain_queue() {
                 expected[head.0].push(head.1)
             }
         }
-        let tried = call.try_enter.iter().map(|ticket| (ticket, false));
-        for (ticket, queues) in call.enter.iter().map(|ticket| (ticket, true)).chain(tried) {
+        let tried = call.try_acquire.iter().map(|ticket| (ticket, false));
+        for (ticket, queues) in call.acquire.iter().map(|ticket| (ticket, true)).chain(tried) {
             let ticket = (who, *ticket);
             let state = if holders.contains(&ticket) {
                 HELD[0]
             } else if line.contains(&ticket) {
-                State::Waiting
+                TicketState::Queued
             } else if line.is_empty() && holders.len() < limits[who] as usize {
                 holders.push(ticket);
                 HELD[0]
             } else if queues {
                 line.push(ticket);
-                State::Waiting
+                TicketState::Queued
             } else {
-                State::Refused
+                TicketState::Refused
             };
             if queues {
-                outcome.entered.push(state)
+                outcome.acquired.push(state)
             } else {
                 outcome.tried.push(state)
             }
         }
         let said = format!("step {step}: {call:?}");
         let answer = peers[who].say(call).await.unwrap();
-        assert_eq!(answer.left, outcome.left, "{said}");
-        assert_eq!(plain(&answer.kept), outcome.kept, "{said}");
-        assert_eq!(plain(&answer.entered), outcome.entered, "{said}");
+        assert_eq!(answer.released, outcome.released, "{said}");
+        assert_eq!(plain(&answer.renewed), outcome.renewed, "{said}");
+        assert_eq!(plain(&answer.acquired), outcome.acquired, "{said}");
         assert_eq!(plain(&answer.tried), outcome.tried, "{said}");
         assert_eq!(
             (answer.in_use, answer.waiting),
@@ -428,7 +428,7 @@ async fn random_calls_match_a_plain_queue() {
             "{said}"
         );
         assert_eq!(
-            answer.look_again.is_some(),
+            answer.poll_after.is_some(),
             line.iter().any(|place| place.0 == who),
             "{said}"
         );
@@ -472,8 +472,8 @@ async fn inspect_and_evict() {
     );
     assert!(!a.session.evict(queue(), "nobody-1".into()).await.unwrap());
     assert_eq!(server.command(&["DBSIZE"]).int(), 0);
-    a.enter(&[1]).await;
-    b.enter(&[2, 3]).await;
+    a.acquire(&[1]).await;
+    b.acquire(&[2, 3]).await;
     let seen = a.session.inspect(queue()).await.unwrap();
     assert_eq!((seen.in_use, seen.waiting), (1, 2));
     assert_eq!(seen.holders[0].ticket, a.node.ticket(1));
@@ -484,10 +484,10 @@ async fn inspect_and_evict() {
     assert!(a.session.evict(queue(), a.node.ticket(1)).await.unwrap());
     assert!(!a.session.evict(queue(), a.node.ticket(1)).await.unwrap());
     assert_eq!(b.granted().await.ticket, 2);
-    assert_eq!(a.keep(&[1]).await.kept, vec![State::Gone]);
-    let kept = b.keep(&[2]).await;
+    assert_eq!(a.renew(&[1]).await.renewed, vec![TicketState::Gone]);
+    let renewed = b.renew(&[2]).await;
     assert_eq!(
-        (plain(&kept.kept), kept.waiting, kept.look_again),
+        (plain(&renewed.renewed), renewed.waiting, renewed.poll_after),
         (HELD.to_vec(), 0, None)
     );
 }
@@ -498,8 +498,8 @@ async fn a_lone_pair_touches_little() {
     let server = RedisServer::start();
     let a = Peer::new(&server.url());
     let [.., lone] = keys();
-    a.enter(&[1]).await;
-    a.leave(&[1]).await;
+    a.acquire(&[1]).await;
+    a.release(&[1]).await;
     let stats = stats_of_pairs(&server, &a).await;
     let calls = |command: &str| calls(&stats, command);
     assert_eq!(calls("evalsha"), 200);
@@ -511,7 +511,7 @@ async fn a_lone_pair_touches_little() {
     ];
     assert_eq!(others.map(calls), [0; 7]);
     // In one key.
-    a.enter(&[200]).await;
+    a.acquire(&[200]).await;
     assert_eq!(server.command(&["EXISTS", lone]).int(), 1);
     assert_eq!(server.command(&["DBSIZE"]).int(), 1);
 }
@@ -522,7 +522,7 @@ async fn a_pair_beside_others_touches_little() {
     let server = RedisServer::start();
     let a = Peer::new(&server.url()).limit(8);
     let [permits, _, meta, _] = keys();
-    a.enter(&[0, 1]).await;
+    a.acquire(&[0, 1]).await;
     let stats = stats_of_pairs(&server, &a).await;
     let calls = |command: &str| calls(&stats, command);
     let inside = [
@@ -550,8 +550,8 @@ async fn a_pair_beside_others_touches_little() {
 async fn stats_of_pairs(server: &RedisServer, a: &Peer) -> String {
     server.command(&["CONFIG", "RESETSTAT"]);
     for ticket in 2..102 {
-        assert_eq!(plain(&a.enter(&[ticket]).await.entered), HELD);
-        assert_eq!(a.leave(&[ticket]).await.left, vec![true]);
+        assert_eq!(plain(&a.acquire(&[ticket]).await.acquired), HELD);
+        assert_eq!(a.release(&[ticket]).await.released, vec![true]);
     }
     server.command(&["INFO", "commandstats"]).text()
 }
@@ -572,11 +572,11 @@ async fn nobody_passes_a_queue_whose_meta_was_lost() {
         Peer::new(&server.url()),
     );
     let [_, queue, meta, _] = keys();
-    a.enter(&[1]).await;
-    b.enter(&[1, 2, 3]).await;
+    a.acquire(&[1]).await;
+    b.acquire(&[1, 2, 3]).await;
     server.command(&["DEL", meta]);
-    assert_eq!(c.enter(&[1]).await.entered, WAITING);
-    b.enter(&[1, 2, 3]).await;
+    assert_eq!(c.acquire(&[1]).await.acquired, WAITING);
+    b.acquire(&[1, 2, 3]).await;
     let line = server.command(&["ZRANGE", queue, "0", "-1"]).list();
     assert_eq!(line.last(), Some(&c.node.ticket(1)), "{line:?}");
 }
@@ -587,15 +587,15 @@ async fn something_else_beside_a_lone_permit_makes_no_permit_of_nobody() {
     for key in &keys()[..3] {
         let server = RedisServer::start();
         let (a, b) = (Peer::new(&server.url()), Peer::new(&server.url()));
-        a.enter(&[1]).await;
+        a.acquire(&[1]).await;
         server.command(&["SET", key, "mine"]);
         let error = b.try_to_enter(&[2, 3]).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Incompatible, "{key}: {error}");
         assert_eq!(server.command(&["GET", key]).text(), "mine");
         server.command(&["DEL", key]);
-        assert_eq!(a.leave(&[1]).await.left, vec![true], "{key}");
+        assert_eq!(a.release(&[1]).await.released, vec![true], "{key}");
         assert_eq!(server.command(&["ZCARD", keys()[0]]).int(), 0, "{key}");
-        assert_eq!(plain(&b.enter(&[2]).await.entered), HELD, "{key}");
+        assert_eq!(plain(&b.acquire(&[2]).await.acquired), HELD, "{key}");
     }
 }
 
@@ -603,33 +603,33 @@ async fn something_else_beside_a_lone_permit_makes_no_permit_of_nobody() {
 async fn a_permit_whose_meta_was_lost_is_left_as_one() {
     let server = RedisServer::start();
     let (a, b) = (Peer::new(&server.url()), Peer::new(&server.url()));
-    a.enter(&[1]).await;
-    b.keep(&[]).await;
+    a.acquire(&[1]).await;
+    b.renew(&[]).await;
     server.command(&["DEL", keys()[2]]);
     assert_eq!(server.command(&["ZCARD", keys()[0]]).int(), 1);
-    assert_eq!(a.leave(&[1]).await.left, vec![true]);
+    assert_eq!(a.release(&[1]).await.released, vec![true]);
 }
 
 #[tokio::test]
 async fn a_lone_permit_is_seen_and_evicted() {
     let server = RedisServer::start();
     let (a, b) = (Peer::new(&server.url()), Peer::new(&server.url()));
-    a.enter(&[1]).await;
+    a.acquire(&[1]).await;
     let seen = b.session.inspect(queue()).await.unwrap();
     assert_eq!((seen.in_use, seen.waiting, seen.waiters.len()), (1, 0, 0));
     assert_eq!(seen.holders[0].ticket, a.node.ticket(1));
     assert!(seen.holders[0].lease_left > LEASE / 2 && seen.holders[0].lease_left <= LEASE);
     assert!(!b.session.evict(queue(), a.node.ticket(2)).await.unwrap());
-    assert_eq!(plain(&a.keep(&[1]).await.kept), HELD);
+    assert_eq!(plain(&a.renew(&[1]).await.renewed), HELD);
     server.command(&["FLUSHALL"]);
-    a.enter(&[2]).await;
+    a.acquire(&[2]).await;
     assert!(b.session.evict(queue(), a.node.ticket(2)).await.unwrap());
     assert!(!b.session.evict(queue(), a.node.ticket(2)).await.unwrap());
-    assert_eq!(a.keep(&[2]).await.kept, vec![State::Gone]);
+    assert_eq!(a.renew(&[2]).await.renewed, vec![TicketState::Gone]);
     // Nobody is left of one who has gone.
     server.command(&["FLUSHALL"]);
-    a.enter(&[3]).await;
-    a.leave(&[3]).await;
+    a.acquire(&[3]).await;
+    a.release(&[3]).await;
     let seen = b.session.inspect(queue()).await.unwrap();
     assert_eq!(seen, Inspection::default());
     assert_eq!(server.command(&["EXISTS", keys()[3]]).int(), 1);
@@ -639,32 +639,32 @@ async fn a_lone_permit_is_seen_and_evicted() {
 async fn full_memory_lets_a_lone_permit_be_kept_left_and_shared() {
     let server = RedisServer::start();
     let (a, mut b) = (Peer::new(&server.url()), Peer::new(&server.url()));
-    a.enter(&[1]).await;
+    a.acquire(&[1]).await;
     server.command(&["CONFIG", "SET", "maxmemory", "1"]);
     assert!(server.command(&["SET", "x", "y"]).text().starts_with("OOM"));
     let lone = || server.command(&["EXISTS", keys()[3]]).int() == 1;
-    assert_eq!(plain(&a.keep(&[1]).await.kept), HELD);
+    assert_eq!(plain(&a.renew(&[1]).await.renewed), HELD);
     let both = a
         .say(Call {
-            leave: vec![1],
-            enter: vec![2],
+            release: vec![1],
+            acquire: vec![2],
             ..a.call()
         })
         .await
         .unwrap();
     assert_eq!(
-        (both.left, plain(&both.entered)),
+        (both.released, plain(&both.acquired)),
         (vec![true], HELD.to_vec())
     );
-    assert_eq!(a.leave(&[2]).await.left, vec![true]);
-    assert_eq!(plain(&a.enter(&[3]).await.entered), HELD);
+    assert_eq!(a.release(&[2]).await.released, vec![true]);
+    assert_eq!(plain(&a.acquire(&[3]).await.acquired), HELD);
     assert!(lone());
-    assert_eq!(b.enter(&[1]).await.entered, WAITING);
+    assert_eq!(b.acquire(&[1]).await.acquired, WAITING);
     assert!(!lone());
-    assert_eq!(a.leave(&[3]).await.left, vec![true]);
+    assert_eq!(a.release(&[3]).await.released, vec![true]);
     assert_eq!(b.granted().await.ticket, 1);
     // From nothing.
     server.command(&["FLUSHALL"]);
-    assert_eq!(plain(&a.enter(&[4]).await.entered), HELD);
+    assert_eq!(plain(&a.acquire(&[4]).await.acquired), HELD);
     assert!(lone() && server.command(&["PTTL", keys()[3]]).int() > 3_600_000);
 }

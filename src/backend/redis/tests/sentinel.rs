@@ -50,9 +50,9 @@ async fn what_is_wrong_is_said_soon() {
         ),
     );
     a.session.check(LEASE).await.unwrap();
-    a.enter(&[1]).await;
-    assert_eq!(b.enter(&[1]).await.entered, WAITING);
-    a.leave(&[1]).await;
+    a.acquire(&[1]).await;
+    assert_eq!(b.acquire(&[1]).await.acquired, WAITING);
+    a.release(&[1]).await;
     assert_eq!(b.granted().await.ticket, 1);
 
     let list = set.addresses().join(",");
@@ -113,8 +113,8 @@ async fn what_is_wrong_is_said_soon() {
 async fn a_failover_by_hand_is_followed() {
     let set = SentinelSet::start(1);
     let a = Peer::of(redis(&set));
-    let before = token(&a.enter(&[1]).await.entered);
-    a.leave(&[1]).await;
+    let before = token(&a.acquire(&[1]).await.acquired);
+    a.release(&[1]).await;
     let old = set.master_port();
     let start = Instant::now();
     while set.sentinels[0]
@@ -132,9 +132,9 @@ async fn a_failover_by_hand_is_followed() {
         match a.try_to_enter(&[ticket]).await {
             // While the old one has not heard of it.
             Ok(_) if set.master_port() == old => {
-                a.leave(&[ticket]).await;
+                a.release(&[ticket]).await;
             }
-            Ok(outcome) => break token(&outcome.entered),
+            Ok(outcome) => break token(&outcome.acquired),
             Err(error) => assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}"),
         }
         ticket += 1;

@@ -58,9 +58,9 @@ async fn a_certificate_is_shown_and_one_is_checked() {
     let place = Place::start(&[]);
     let (a, mut b) = (Peer::of(place.whole()), Peer::of(place.whole()));
     a.session.check(LEASE).await.unwrap();
-    a.enter(&[1]).await;
-    assert_eq!(b.enter(&[1]).await.entered, WAITING);
-    a.leave(&[1]).await;
+    a.acquire(&[1]).await;
+    assert_eq!(b.acquire(&[1]).await.acquired, WAITING);
+    a.release(&[1]).await;
     assert_eq!(b.granted().await.ticket, 1);
 
     refused(place.trusting(), ErrorKind::Denied, "client certificate").await;
@@ -106,16 +106,16 @@ async fn other_names_and_other_ports_are_said() {
 async fn a_link_over_tls_mends_like_any_other() {
     let mut place = Place::start(&["--tls-auth-clients", "no", "--requirepass", "secret"]);
     let mut a = Peer::of(place.trusting().credentials("", "secret"));
-    a.enter(&[1]).await;
+    a.acquire(&[1]).await;
     a.resynced().await;
     place.server.restart();
     a.resynced().await;
-    assert_eq!(plain(&a.enter(&[2]).await.entered), HELD);
+    assert_eq!(plain(&a.acquire(&[2]).await.acquired), HELD);
     place.server.pause();
     a.give_up().await;
     a.give_up().await;
     place.server.resume();
-    assert_eq!(plain(&a.enter(&[3]).await.entered), WAITING);
+    assert_eq!(plain(&a.acquire(&[3]).await.acquired), WAITING);
     place.server.stop();
     let error = a.session.check(LEASE).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
@@ -196,9 +196,9 @@ async fn sentinels_and_their_master_over_tls() {
     let whole = trusting.client_certificate(&me.chain, &me.key).unwrap();
     let (a, mut b) = (Peer::of(whole.clone()), Peer::of(whole));
     a.session.check(LEASE).await.unwrap();
-    a.enter(&[1]).await;
-    assert_eq!(b.enter(&[1]).await.entered, WAITING);
-    a.leave(&[1]).await;
+    a.acquire(&[1]).await;
+    assert_eq!(b.acquire(&[1]).await.acquired, WAITING);
+    a.release(&[1]).await;
     assert_eq!(b.granted().await.ticket, 1);
     refused(redis, ErrorKind::Incompatible, "authority").await;
 }
@@ -216,9 +216,9 @@ async fn a_cluster_over_tls() {
     let whole = trusting.client_certificate(&me.chain, &me.key).unwrap();
     let (a, mut b) = (Peer::of(whole.clone()), Peer::of(whole));
     a.session.check(LEASE).await.unwrap(); // at each node
-    a.enter(&[1]).await;
-    assert_eq!(b.enter(&[1]).await.entered, WAITING);
-    a.leave(&[1]).await;
+    a.acquire(&[1]).await;
+    assert_eq!(b.acquire(&[1]).await.acquired, WAITING);
+    a.release(&[1]).await;
     assert_eq!(b.granted().await.ticket, 1);
     refused(redis, ErrorKind::Incompatible, "authority").await;
 }

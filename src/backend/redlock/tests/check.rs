@@ -22,11 +22,11 @@ async fn the_least_rights_are_enough_and_a_check_leaves_the_marker_only() {
         assert_eq!(server.command(&["KEYS", "*"]).list(), [MARKER]);
     }
     a.must_enter(1).await;
-    assert!(matches!(a.keep(1).await, Ok(State::Held { .. })));
+    assert!(matches!(a.renew(1).await, Ok(TicketState::Held { .. })));
     assert_eq!(a.session.inspect(queue()).await.unwrap().in_use, 1);
     assert!(a.session.evict(queue(), a.node.ticket(1)).await.unwrap());
     a.must_enter(2).await;
-    assert!(a.leave(2).await.unwrap());
+    assert!(a.release(2).await.unwrap());
 }
 
 #[tokio::test]

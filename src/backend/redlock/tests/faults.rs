@@ -25,12 +25,12 @@ async fn works_at_once(a: &mut Peer, b: &mut Peer, tickets: std::ops::Range<u64>
     for ticket in tickets {
         let start = Instant::now();
         a.must_enter(ticket).await;
-        assert_eq!(b.enter(ticket).await, State::Waiting);
-        assert!(matches!(a.keep(ticket).await, Ok(State::Held { .. })));
-        assert!(a.leave(ticket).await.unwrap());
+        assert_eq!(b.acquire(ticket).await, TicketState::Queued);
+        assert!(matches!(a.renew(ticket).await, Ok(TicketState::Held { .. })));
+        assert!(a.release(ticket).await.unwrap());
         assert!(start.elapsed() < QUICK * 4, "{:?}", start.elapsed());
         b.enters_within(ticket, QUICK * 5).await;
-        assert!(b.leave(ticket).await.unwrap());
+        assert!(b.release(ticket).await.unwrap());
     }
 }
 
@@ -42,8 +42,8 @@ async fn two_of_five_may_be_down() {
     a.must_enter(10).await;
     servers[0].kill();
     servers[3].kill();
-    assert!(matches!(a.keep(10).await, Ok(State::Held { .. })));
-    assert!(a.leave(10).await.unwrap());
+    assert!(matches!(a.renew(10).await, Ok(TicketState::Held { .. })));
+    assert!(a.release(10).await.unwrap());
     works_at_once(&mut a, &mut b, 11..15).await;
     // Also for whoever comes now.
     let (mut a, mut b) = (Peer::new(&urls(&servers)), Peer::new(&urls(&servers)));
@@ -84,7 +84,7 @@ async fn one_that_refuses_us_makes_no_outage_of_the_others_final() {
     servers.insert(0, RedisServer::start_with(&["--requirepass", "other"]));
     let mut a = Peer::new(&urls(&servers));
     a.must_enter(1).await;
-    assert!(a.leave(1).await.unwrap());
+    assert!(a.release(1).await.unwrap());
     // Two do not answer, and one of them may be back soon.
     servers[1].kill();
     let error = a.try_to_enter(2).await.unwrap_err();
@@ -112,11 +112,11 @@ async fn a_slow_server_slows_nobody_and_is_cleaned_when_it_is_back() {
     works_at_once(&mut a, &mut b, 2..8).await;
     // One that lost meanwhile: its late success is rolled back.
     a.must_enter(10).await;
-    assert_eq!(b.enter(10).await, State::Waiting);
+    assert_eq!(b.acquire(10).await, TicketState::Queued);
     servers[2].resume();
     sleep(LEASE / 4).await;
-    assert!(matches!(a.keep(10).await, Ok(State::Held { .. })));
-    assert!(a.leave(10).await.unwrap());
+    assert!(matches!(a.renew(10).await, Ok(TicketState::Held { .. })));
+    assert!(a.release(10).await.unwrap());
     until(LEASE / 2, || !servers.iter().any(is_locked)).await;
     a.must_enter(11).await;
     until(LEASE / 2, || servers.iter().all(is_held)).await;
@@ -134,18 +134,18 @@ async fn a_lost_answer_is_made_good() {
         for proxy in &proxies[1..] {
             proxy.set_present(Way::Down, Mode::LoseOneAndCut);
         }
-        a.leave(first).await.unwrap_err();
-        assert!(!a.leave(first).await.unwrap(), "it had left before");
+        a.release(first).await.unwrap_err();
+        assert!(!a.release(first).await.unwrap(), "it had left before");
         // So is the enter: it is said again, or it is given up, rolled back, and asked for anew.
         for proxy in &proxies[1..] {
             proxy.set_present(Way::Down, Mode::LoseOneAndCut);
         }
         let _ = a.try_to_enter(second).await;
         a.enters_within(second, LEASE / 2).await;
-        assert_eq!(b.enter(first).await, State::Waiting);
-        assert!(a.leave(second).await.unwrap());
+        assert_eq!(b.acquire(first).await, TicketState::Queued);
+        assert!(a.release(second).await.unwrap());
         b.enters_within(first, LEASE / 2).await;
-        assert!(b.leave(first).await.unwrap());
+        assert!(b.release(first).await.unwrap());
     }
 }
 
@@ -159,10 +159,10 @@ async fn one_clock_that_steps_lets_nobody_in() {
     let token = a.must_enter(1).await;
     for step in [3600, 0, -3600, 0] {
         clock.shift(step);
-        assert_eq!(b.enter(1).await, State::Waiting, "{step}");
-        assert_eq!(a.keep(1).await.unwrap(), State::Held { token }, "{step}");
+        assert_eq!(b.acquire(1).await, TicketState::Queued, "{step}");
+        assert_eq!(a.renew(1).await.unwrap(), TicketState::Held { token }, "{step}");
     }
-    assert!(a.leave(1).await.unwrap());
+    assert!(a.release(1).await.unwrap());
     b.enters_within(1, LEASE).await;
 }
 
@@ -172,7 +172,7 @@ async fn an_attempt_without_answers_leaves_nothing_behind() {
     let proxies = proxies(&servers).await;
     let mut a = Peer::new(&through(&proxies));
     a.must_enter(1).await;
-    a.leave(1).await.unwrap();
+    a.release(1).await.unwrap();
     for proxy in &proxies {
         proxy.set_present(Way::Down, Mode::Lose);
     }
@@ -189,14 +189,14 @@ async fn a_failed_extension_frees_nothing() {
     servers[0..3].iter().for_each(RedisServer::pause);
     // Neither held nor gone.
     for _ in 0..2 {
-        assert_eq!(a.keep(1).await.unwrap_err().kind(), ErrorKind::Unavailable);
+        assert_eq!(a.renew(1).await.unwrap_err().kind(), ErrorKind::Unavailable);
         assert!(servers[3..].iter().all(is_locked));
     }
     servers[0..3].iter().for_each(RedisServer::resume);
     sleep(LEASE / 6).await;
     assert!(servers.iter().all(is_locked));
-    assert_eq!(b.enter(1).await, State::Waiting);
-    assert_eq!(a.keep(1).await.unwrap(), State::Held { token });
+    assert_eq!(b.acquire(1).await, TicketState::Queued);
+    assert_eq!(a.renew(1).await.unwrap(), TicketState::Held { token });
 }
 
 #[tokio::test]
@@ -211,18 +211,18 @@ async fn gone_is_said_only_by_a_majority() {
         }
     };
     forget(0..2);
-    assert!(matches!(a.keep(1).await, Ok(State::Held { .. })));
+    assert!(matches!(a.renew(1).await, Ok(TicketState::Held { .. })));
     // What two have lost is made good, for a majority says whose it is.
     until(LEASE / 4, || servers.iter().all(is_held)).await;
     // Two say yes, two say no, one says nothing.
     forget(0..2);
     servers[2].pause();
-    let error = a.keep(1).await.unwrap_err();
+    let error = a.renew(1).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     servers[2].resume();
     sleep(LEASE / 6).await;
     forget(0..3);
-    assert_eq!(a.keep(1).await.unwrap(), State::Gone);
+    assert_eq!(a.renew(1).await.unwrap(), TicketState::Gone);
 }
 
 #[tokio::test]
@@ -230,22 +230,22 @@ async fn calls_given_up_at_any_moment_leave_nothing_behind() {
     let servers = servers(3);
     let (mut a, mut b) = (Peer::new(&urls(&servers)), Peer::new(&urls(&servers)));
     a.must_enter(1_000).await;
-    a.leave(1_000).await.unwrap();
+    a.release(1_000).await.unwrap();
     for ticket in 0..60 {
-        let enter = vec![ticket];
-        let call = Call { enter, ..a.call() };
+        let acquire = vec![ticket];
+        let call = Call { acquire, ..a.call() };
         let after = Duration::from_micros(rand::random_range(0..1500));
-        let _ = timeout(after, a.session.exchange(call)).await;
+        let _ = timeout(after, exchange_one(&*a.session, call)).await;
         if ticket % 3 == 0 {
-            a.leave(ticket).await.unwrap();
+            a.release(ticket).await.unwrap();
         } else {
             // It wants in, still.
             a.enters_within(ticket, LEASE / 2).await;
-            assert_eq!(b.enter(ticket).await, State::Waiting);
-            assert!(a.leave(ticket).await.unwrap());
+            assert_eq!(b.acquire(ticket).await, TicketState::Queued);
+            assert!(a.release(ticket).await.unwrap());
         }
         b.enters_within(ticket, LEASE / 2).await;
-        b.leave(ticket).await.unwrap();
+        b.release(ticket).await.unwrap();
     }
     until(LEASE / 2, || !servers.iter().any(is_locked)).await;
 }

@@ -27,8 +27,8 @@ impl Hand {
             number: self.attempt,
             attempt: self.attempt,
             lease: LEASE,
-            leave: Vec::new(),
-            keep: Vec::new(),
+            release: Vec::new(),
+            renew: Vec::new(),
             want: vec![ticket],
             candidate: Some(ticket),
         }
@@ -73,13 +73,13 @@ async fn a_late_roll_back_takes_nothing_from_anybody() {
         assert_eq!(server.look(&first.keys).await.unwrap().unwrap().token, 7);
     }
     // It leaves, another comes, and all of it arrives once more.
-    let leave = Ask {
-        leave: vec![1],
+    let release = Ask {
+        release: vec![1],
         candidate: None,
         want: vec![],
         ..a.ask(1)
     };
-    assert_eq!(vote(server, &leave).await.left, Some((1, true)));
+    assert_eq!(vote(server, &release).await.released, Some((1, true)));
     let other = b.ask(1);
     assert!(takes(server, &other).await);
     for late in [&third, &second, &first] {
@@ -130,7 +130,7 @@ async fn a_roll_back_that_arrives_late_delays_nobody_for_long() {
     let through: Vec<String> = proxies.iter().map(Proxy::url).collect();
     let (mut a, mut b) = (Peer::new(&through), Peer::new(&urls(&servers)));
     a.must_enter(1).await;
-    a.leave(1).await.unwrap();
+    a.release(1).await.unwrap();
     // What it says from now on is on its way for long: attempt, roll-back and all.
     for proxy in &proxies {
         proxy.set(Way::Up, Mode::Hold);
@@ -142,10 +142,10 @@ async fn a_roll_back_that_arrives_late_delays_nobody_for_long() {
     }
     for _ in 0..10 {
         sleep(LEASE / 30).await;
-        assert_eq!(b.keep(1).await.unwrap(), State::Held { token });
+        assert_eq!(b.renew(1).await.unwrap(), TicketState::Held { token });
     }
     // And now it arrives where nobody is: it may take the lock, and gives it back.
-    assert!(b.leave(1).await.unwrap());
+    assert!(b.release(1).await.unwrap());
     for proxy in &proxies {
         proxy.set(Way::Up, Mode::Hold);
     }
@@ -222,7 +222,7 @@ async fn three_that_took_one_each_need_a_few_retries_only() {
         }
         let mut peers: Vec<Peer> = (0..3).map(|_| Peer::new(&urls(&servers))).collect();
         for peer in &mut peers {
-            assert_eq!([peer.enter(1).await], WAITING, "a minority is free at most");
+            assert_eq!([peer.acquire(1).await], WAITING, "a minority is free at most");
         }
         for (server, ask) in hands.iter().zip(&asks) {
             server.release(ask, true).await.unwrap();
@@ -230,7 +230,7 @@ async fn three_that_took_one_each_need_a_few_retries_only() {
         let start = Instant::now();
         let waits = peers.iter_mut().map(|peer| async {
             let tries = peer.enters_within(1, LEASE).await;
-            assert!(peer.leave(1).await.unwrap());
+            assert!(peer.release(1).await.unwrap());
             tries
         });
         let tries = join_all(waits).await;

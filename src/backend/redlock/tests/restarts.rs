@@ -26,8 +26,8 @@ async fn a_server_that_came_back_empty_lets_no_second_holder_in() {
         b.enters_within(1, LEASE * 2).await;
         let waited = word.elapsed();
         assert!(waited + LEASE / 10 >= LEASE, "{waited:?}");
-        assert_ne!(a.keep(1).await.ok(), Some(State::Held { token: 0 }));
-        assert_eq!(a.keep(1).await.unwrap(), State::Gone);
+        assert_ne!(a.renew(1).await.ok(), Some(TicketState::Held { token: 0 }));
+        assert_eq!(a.renew(1).await.unwrap(), TicketState::Gone);
     }
 }
 
@@ -42,8 +42,8 @@ async fn it_waits_for_the_longest_lease_of_anybody() {
     servers[1].restart();
     while word.elapsed() < LEASE * 5 / 2 {
         assert_eq!(
-            b.enter(1).await,
-            State::Waiting,
+            b.acquire(1).await,
+            TicketState::Queued,
             "after {:?}",
             word.elapsed()
         );
@@ -67,11 +67,11 @@ async fn a_majority_that_forgets_everything_forgets_who_had_a_longer_lease() {
     b.enters_within(1, LEASE * 2).await;
     assert!(word.elapsed() + LEASE / 10 >= LEASE);
     assert!(word.elapsed() < a.lease, "the other one has not run out");
-    let Ok(State::Held { token: next }) = b.keep(1).await else {
+    let Ok(TicketState::Held { token: next }) = b.renew(1).await else {
         panic!("not held");
     };
     assert!(next > token, "the token stops the older one");
-    assert_eq!(a.keep(1).await.unwrap_err().kind(), ErrorKind::Unavailable);
+    assert_eq!(a.renew(1).await.unwrap_err().kind(), ErrorKind::Unavailable);
 }
 
 #[tokio::test]
@@ -84,8 +84,8 @@ async fn a_holder_outlives_restarts_one_after_the_other() {
         server.restart();
         let end = Instant::now() + LEASE * 5 / 4;
         while Instant::now() < end {
-            assert_eq!(a.keep(1).await.unwrap(), State::Held { token });
-            assert_eq!(b.enter(1).await, State::Waiting);
+            assert_eq!(a.renew(1).await.unwrap(), TicketState::Held { token });
+            assert_eq!(b.acquire(1).await, TicketState::Queued);
             sleep(LEASE / 5).await;
         }
         // It was told. (Just now the other may have tried it, and be about to give it back.)
@@ -93,12 +93,12 @@ async fn a_holder_outlives_restarts_one_after_the_other() {
             if is_held(server) {
                 break;
             }
-            assert_eq!(a.keep(1).await.unwrap(), State::Held { token });
+            assert_eq!(a.renew(1).await.unwrap(), TicketState::Held { token });
             sleep(LEASE / 10).await;
         }
         assert!(is_held(server));
     }
-    assert!(a.leave(1).await.unwrap());
+    assert!(a.release(1).await.unwrap());
     b.enters_within(1, LEASE / 2).await;
 }
 
@@ -115,13 +115,13 @@ async fn servers_that_come_back_with_their_data_vote_at_once() {
     until(LEASE, || servers.iter().all(is_held)).await;
     servers.iter_mut().for_each(RedisServer::restart);
     let back = Instant::now();
-    assert_eq!(b.enter(1).await, State::Waiting, "it is not forgotten");
+    assert_eq!(b.acquire(1).await, TicketState::Queued, "it is not forgotten");
     assert!(servers.iter().all(is_held));
     a.enters_within(1, LEASE * 2).await;
-    assert_eq!(a.keep(1).await.unwrap(), State::Held { token });
-    assert!(a.leave(1).await.unwrap());
+    assert_eq!(a.renew(1).await.unwrap(), TicketState::Held { token });
+    assert!(a.release(1).await.unwrap());
     b.enters_within(1, LEASE * 2).await;
-    let State::Held { token: next } = b.keep(1).await.unwrap() else {
+    let TicketState::Held { token: next } = b.renew(1).await.unwrap() else {
         panic!("it does not hold");
     };
     assert!(next > token, "{next} after {token}");

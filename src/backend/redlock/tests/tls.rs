@@ -44,11 +44,11 @@ async fn a_lock_is_had_and_the_wrong_certificates_are_said() {
     a.session.check(lease).await.unwrap();
     b.session.check(lease).await.unwrap();
     let token = a.must_enter(1).await;
-    assert_eq!(b.enter(1).await, State::Waiting);
-    assert!(a.leave(1).await.unwrap());
+    assert_eq!(b.acquire(1).await, TicketState::Queued);
+    assert!(a.release(1).await.unwrap());
     b.enters_within(1, LEASE).await;
-    assert!(matches!(b.keep(1).await, Ok(State::Held { token: next }) if next > token));
-    assert!(b.leave(1).await.unwrap());
+    assert!(matches!(b.renew(1).await, Ok(TicketState::Held { token: next }) if next > token));
+    assert!(b.release(1).await.unwrap());
 
     // The system does not know this authority.
     let unknown = each(&|_, redis| redis);

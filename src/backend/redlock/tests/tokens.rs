@@ -16,12 +16,12 @@ async fn tokens_rise_across_majorities_though_a_clock_is_ahead() {
         // A node of its own each time: no slow connection from before.
         let mut peer = Peer::new(&urls(servers));
         peer.enters_within(1, LEASE * 2).await;
-        let State::Held { token } = peer.keep(1).await.unwrap() else {
+        let TicketState::Held { token } = peer.renew(1).await.unwrap() else {
             panic!("it does not hold");
         };
         assert!(token > last, "{token} after {last} without {asleep:?}");
         last = token;
-        assert!(peer.leave(1).await.unwrap());
+        assert!(peer.release(1).await.unwrap());
         asleep.iter().for_each(|at| servers[*at].resume());
         token
     };
@@ -61,7 +61,7 @@ async fn a_token_is_stored_by_a_majority_before_it_is_given_out() {
                 stored.text() == token.to_string()
             });
             assert!(stored.count() >= 3);
-            assert!(peer.leave(ticket).await.unwrap());
+            assert!(peer.release(ticket).await.unwrap());
         }
     }
 }

@@ -22,7 +22,7 @@ async fn names_that_nobody_could_ask_for_are_forgotten() {
             let queue = Queue::mutex(&name.to_be_bytes()).unwrap();
             let call = Call {
                 queue,
-                ..peer.enters(&[1])
+                ..peer.acquires(&[1])
             };
             peer.try_to_say(call).await.unwrap_err();
         }
@@ -39,9 +39,9 @@ async fn lost_while_connecting() {
     for way in [Way::Up, Way::Down] {
         let (proxy, peer, other) = behind_proxy().await;
         proxy.set_new(way, Mode::LoseOneAndCut);
-        assert!(peer.try_to_say(peer.enters(&[1])).await.is_err());
+        assert!(peer.try_to_say(peer.acquires(&[1])).await.is_err());
         proxy.set_new(way, Mode::Pass);
-        assert!(holds(&peer.enter(&[1]).await.entered).is_some(), "{way:?}");
+        assert!(holds(&peer.acquire(&[1]).await.acquired).is_some(), "{way:?}");
         assert_eq!(other.counts().await, (1, 0), "{way:?}");
     }
 }
@@ -50,16 +50,16 @@ async fn lost_while_connecting() {
 async fn lost_while_entering() {
     for way in [Way::Up, Way::Down] {
         let (proxy, peer, other) = behind_proxy().await;
-        peer.enter(&[]).await;
+        peer.acquire(&[]).await;
         proxy.set_present(way, Mode::LoseOneAndCut);
-        let outcome = peer.enter(&[1]).await;
-        assert!(holds(&outcome.entered).is_some(), "{way:?}");
+        let outcome = peer.acquire(&[1]).await;
+        assert!(holds(&outcome.acquired).is_some(), "{way:?}");
         assert_eq!(
             other.counts().await,
             (1, 0),
             "{way:?}: there, and once only"
         );
-        assert_eq!(peer.leave(&[1]).await.left, [true]);
+        assert_eq!(peer.release(&[1]).await.released, [true]);
         assert_eq!(other.counts().await, (0, 0), "{way:?}");
     }
 }
@@ -67,37 +67,37 @@ async fn lost_while_entering() {
 #[tokio::test]
 async fn the_orphan_of_a_lost_reply_is_found_again() {
     let (proxy, peer, other) = behind_proxy().await;
-    peer.enter(&[]).await;
+    peer.acquire(&[]).await;
     proxy.set_present(Way::Down, Mode::Lose);
     // Created, but the answer never comes: given up, and the connection is replaced.
-    assert!(peer.try_to_say(peer.enters(&[1])).await.is_err());
+    assert!(peer.try_to_say(peer.acquires(&[1])).await.is_err());
     assert_eq!(other.counts().await, (1, 0), "it is there");
-    let token = holds(&peer.enter(&[1]).await.entered);
+    let token = holds(&peer.acquire(&[1]).await.acquired);
     assert!(token.is_some(), "adopted");
     assert_eq!(other.counts().await, (1, 0), "and no second one");
-    let kept = peer.keep(&[1]).await.kept;
-    assert_eq!(holds(&kept), token);
+    let renewed = peer.renew(&[1]).await.renewed;
+    assert_eq!(holds(&renewed), token);
 }
 
 #[tokio::test]
 async fn the_orphan_of_a_lost_reply_leaves_when_it_is_told_to() {
     let (proxy, peer, other) = behind_proxy().await;
-    peer.enter(&[]).await;
+    peer.acquire(&[]).await;
     proxy.set_present(Way::Down, Mode::Lose);
-    assert!(peer.try_to_say(peer.enters(&[1])).await.is_err());
+    assert!(peer.try_to_say(peer.acquires(&[1])).await.is_err());
     assert_eq!(other.counts().await, (1, 0));
-    peer.leave(&[1]).await;
+    peer.release(&[1]).await;
     assert_eq!(other.counts().await, (0, 0));
 }
 
 #[tokio::test]
 async fn a_call_that_is_held_up_and_given_up_changes_nothing_later() {
     let (proxy, peer, other) = behind_proxy().await;
-    peer.enter(&[]).await;
+    peer.acquire(&[]).await;
     proxy.set_present(Way::Up, Mode::Hold);
-    assert!(peer.try_to_say(peer.enters(&[1])).await.is_err());
+    assert!(peer.try_to_say(peer.acquires(&[1])).await.is_err());
     let leaving = tokio::spawn(async move {
-        assert_eq!(peer.leave(&[1]).await.left.len(), 1);
+        assert_eq!(peer.release(&[1]).await.released.len(), 1);
         peer
     });
     sleep(300 * MILLI).await;
@@ -106,17 +106,17 @@ async fn a_call_that_is_held_up_and_given_up_changes_nothing_later() {
     assert_eq!(other.counts().await, (0, 0));
     sleep(200 * MILLI).await;
     assert_eq!(other.counts().await, (0, 0), "nor does it come later");
-    assert!(holds(&peer.enter(&[2]).await.entered).is_some());
+    assert!(holds(&peer.acquire(&[2]).await.acquired).is_some());
 }
 
 #[tokio::test]
 async fn lost_while_keeping() {
     for way in [Way::Up, Way::Down] {
         let (proxy, mut peer, _) = behind_proxy().await;
-        let token = holds(&peer.enter(&[1]).await.entered);
+        let token = holds(&peer.acquire(&[1]).await.acquired);
         proxy.set_present(way, Mode::LoseOneAndCut);
-        let kept = peer.keep(&[1]).await.kept;
-        assert_eq!(holds(&kept), token, "{way:?}");
+        let renewed = peer.renew(&[1]).await.renewed;
+        assert_eq!(holds(&renewed), token, "{way:?}");
         while let Ok(event) = peer.events.try_recv() {
             assert_ne!(event, Event::Lost, "{way:?}: the session lives");
         }
@@ -127,9 +127,9 @@ async fn lost_while_keeping() {
 async fn lost_while_leaving() {
     for way in [Way::Up, Way::Down] {
         let (proxy, peer, other) = behind_proxy().await;
-        peer.enter(&[1]).await;
+        peer.acquire(&[1]).await;
         proxy.set_present(way, Mode::LoseOneAndCut);
-        assert_eq!(peer.leave(&[1]).await.left, [true], "{way:?}");
+        assert_eq!(peer.release(&[1]).await.released, [true], "{way:?}");
         assert_eq!(other.counts().await, (0, 0), "{way:?}");
     }
 }
@@ -137,25 +137,25 @@ async fn lost_while_leaving() {
 #[tokio::test]
 async fn lost_while_waiting() {
     let (proxy, mut peer, other) = behind_proxy().await;
-    other.enter(&[7]).await;
-    assert_eq!(peer.enter(&[1]).await.entered, [State::Waiting]);
+    other.acquire(&[7]).await;
+    assert_eq!(peer.acquire(&[1]).await.acquired, [TicketState::Queued]);
     proxy.set_new(Way::Up, Mode::Hold);
     proxy.cut();
     sleep(50 * MILLI).await;
     // Given back while nobody can be told.
-    other.leave(&[7]).await;
+    other.release(&[7]).await;
     proxy.set(Way::Up, Mode::Pass);
     assert_eq!(peer.granted().await.ticket, 1);
-    assert!(holds(&peer.enter(&[1]).await.entered).is_some());
+    assert!(holds(&peer.acquire(&[1]).await.acquired).is_some());
 }
 
 #[tokio::test]
 async fn a_silent_connection_is_replaced() {
     let (proxy, peer, _) = behind_proxy().await;
-    let token = holds(&peer.enter(&[1]).await.entered);
+    let token = holds(&peer.acquire(&[1]).await.acquired);
     proxy.set_present(Way::Up, Mode::Lose);
     let start = Instant::now();
-    let kept = peer.keep(&[1]).await.kept;
-    assert_eq!(holds(&kept), token, "by the same session");
+    let renewed = peer.renew(&[1]).await.renewed;
+    assert_eq!(holds(&renewed), token, "by the same session");
     assert!(start.elapsed() < 3 * SECOND, "{:?}", start.elapsed());
 }

@@ -13,8 +13,8 @@ async fn with_a_user_the_nodes_are_for_that_user_only() {
     let ours = || zookeeper.clone().auth("shop", "secret").unwrap();
     let (a, mut b) = (Peer::new(&ours()), Peer::new(&ours()));
     a.session.check(LEASE).await.unwrap();
-    a.enter(&[1]).await;
-    assert_eq!(b.enter(&[1]).await.entered, [State::Waiting]);
+    a.acquire(&[1]).await;
+    assert_eq!(b.acquire(&[1]).await.acquired, [TicketState::Queued]);
     let parent = format!("{}/mutex:name", zookeeper.settings.base());
     let seen = operator().await.list_children(&parent).await;
     assert_eq!(seen, Err(ZkError::NoAuth));
@@ -25,7 +25,7 @@ async fn with_a_user_the_nodes_are_for_that_user_only() {
         let peer = Peer::new(&stranger);
         for error in [
             peer.session.check(LEASE).await.unwrap_err(),
-            peer.try_to_say(peer.enters(&[1])).await.unwrap_err(),
+            peer.try_to_say(peer.acquires(&[1])).await.unwrap_err(),
             peer.session.inspect(queue()).await.unwrap_err(),
             (peer.session.evict(queue(), a.node.ticket(1)).await).unwrap_err(),
         ] {
@@ -42,7 +42,7 @@ async fn with_a_user_the_nodes_are_for_that_user_only() {
         let error = permits.mutex("name").unwrap().lock().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Denied);
     }
-    a.leave(&[1]).await;
+    a.release(&[1]).await;
     assert_eq!(b.granted().await.ticket, 1);
 }
 
@@ -79,14 +79,14 @@ async fn everything_is_below_the_chroot() {
         let zookeeper = ZooKeeper::new(servers).unwrap().prefix("shop").unwrap();
         let (a, mut b) = (Peer::new(&zookeeper), Peer::new(&zookeeper));
         a.session.check(LEASE).await.unwrap();
-        a.enter(&[1]).await;
-        assert_eq!(b.enter(&[1]).await.entered, [State::Waiting]);
+        a.acquire(&[1]).await;
+        assert_eq!(b.acquire(&[1]).await.acquired, [TicketState::Queued]);
         let parent = format!("/{root}/deep/shop/mutex:name");
         let seen = operator().await.list_children(&parent).await.unwrap();
         assert_eq!(seen.len(), 2);
-        a.leave(&[1]).await;
+        a.release(&[1]).await;
         assert_eq!(b.granted().await.ticket, 1);
-        b.leave(&[1]).await;
+        b.release(&[1]).await;
     }
 }
 
@@ -95,8 +95,8 @@ async fn foreign_nodes_are_ignored() {
     let zookeeper = zookeeper(server().connect_string());
     let (a, mut b) = (Peer::new(&zookeeper), Peer::new(&zookeeper));
     let parent = format!("{}/mutex:name", zookeeper.settings.base());
-    a.enter(&[1]).await;
-    a.leave(&[1]).await;
+    a.acquire(&[1]).await;
+    a.release(&[1]).await;
     let operator = operator().await;
     anchor(&zookeeper, &operator).await;
     let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
@@ -109,10 +109,10 @@ async fn foreign_nodes_are_ignored() {
         let node = format!("{parent}/{name}");
         (operator.create(&node, data.as_bytes(), &options).await).unwrap();
     }
-    assert!(holds(&a.enter(&[2]).await.entered).is_some());
-    assert_eq!(b.enter(&[1]).await.entered, [State::Waiting]);
+    assert!(holds(&a.acquire(&[2]).await.acquired).is_some());
+    assert_eq!(b.acquire(&[1]).await.acquired, [TicketState::Queued]);
     assert_eq!(b.counts().await, (1, 1));
-    a.leave(&[2]).await;
+    a.release(&[2]).await;
     assert_eq!(b.granted().await.ticket, 1);
 }
 

@@ -19,9 +19,9 @@ async fn mortal() -> (Proxy, Peer, Peer) {
 #[tokio::test]
 async fn a_session_that_ends_takes_every_ticket_along() {
     let (proxy, mut peer, other) = mortal().await;
-    let token = holds(&peer.enter(&[1]).await.entered);
-    assert_eq!(peer.enter(&[2]).await.entered, [State::Waiting]);
-    assert_eq!(other.enter(&[1]).await.entered, [State::Waiting]);
+    let token = holds(&peer.acquire(&[1]).await.acquired);
+    assert_eq!(peer.acquire(&[2]).await.acquired, [TicketState::Queued]);
+    assert_eq!(other.acquire(&[1]).await.acquired, [TicketState::Queued]);
     proxy.set(Way::Up, Mode::Lose);
     while other.counts().await != (1, 0) {
         sleep(20 * MILLI).await;
@@ -29,19 +29,19 @@ async fn a_session_that_ends_takes_every_ticket_along() {
     proxy.set(Way::Up, Mode::Pass);
     proxy.cut();
     peer.lost().await;
-    let kept = peer.keep(&[1, 2]).await.kept;
-    assert_eq!(kept, [State::Gone, State::Gone]);
-    let anew = peer.enter(&[2]).await.entered;
-    assert_eq!(anew, [State::Waiting], "at the end of the line");
-    assert!(holds(&other.enter(&[1]).await.entered) > token);
+    let renewed = peer.renew(&[1, 2]).await.renewed;
+    assert_eq!(renewed, [TicketState::Gone, TicketState::Gone]);
+    let anew = peer.acquire(&[2]).await.acquired;
+    assert_eq!(anew, [TicketState::Queued], "at the end of the line");
+    assert!(holds(&other.acquire(&[1]).await.acquired) > token);
     assert_eq!(other.counts().await, (1, 1));
 }
 
 #[tokio::test]
 async fn a_session_that_ends_while_holding() {
     let (proxy, mut peer, mut other) = mortal().await;
-    let first = holds(&peer.enter(&[1]).await.entered).unwrap();
-    assert_eq!(other.enter(&[1]).await.entered, [State::Waiting]);
+    let first = holds(&peer.acquire(&[1]).await.acquired).unwrap();
+    assert_eq!(other.acquire(&[1]).await.acquired, [TicketState::Queued]);
     proxy.set(Way::Up, Mode::Lose);
     let granted = other.granted().await;
     assert_eq!(granted.ticket, 1);
@@ -49,7 +49,7 @@ async fn a_session_that_ends_while_holding() {
     proxy.set(Way::Up, Mode::Pass);
     proxy.cut();
     peer.lost().await;
-    assert_eq!(peer.keep(&[1]).await.kept, [State::Gone]);
+    assert_eq!(peer.renew(&[1]).await.renewed, [TicketState::Gone]);
 }
 
 #[tokio::test]
@@ -131,12 +131,12 @@ fn a_session_outlives_the_runtime_that_made_it() {
     };
     let there = runtime().unwrap();
     let peer = Peer::new(&zookeeper);
-    let token = there.block_on(async { holds(&peer.enter(&[1]).await.entered) });
+    let token = there.block_on(async { holds(&peer.acquire(&[1]).await.acquired) });
     assert!(token.is_some());
     there.shutdown_background();
     let here = runtime().unwrap();
-    let kept = here.block_on(async { peer.keep(&[1]).await.kept });
-    assert_eq!(holds(&kept), token);
+    let renewed = here.block_on(async { peer.renew(&[1]).await.renewed });
+    assert_eq!(holds(&renewed), token);
 }
 
 #[test]
@@ -145,14 +145,14 @@ fn a_session_outlives_a_runtime_that_nobody_drives() {
     let zookeeper = zookeeper(server().connect_string());
     let runtime = || Builder::new_current_thread().enable_all().build().unwrap();
     let (there, peer) = (runtime(), Peer::new(&zookeeper));
-    let token = there.block_on(async { holds(&peer.enter(&[1]).await.entered) });
+    let token = there.block_on(async { holds(&peer.acquire(&[1]).await.acquired) });
     let here = runtime();
-    let kept = here.block_on(async { peer.keep(&[1]).await.kept });
-    assert_eq!(holds(&kept), token);
+    let renewed = here.block_on(async { peer.renew(&[1]).await.renewed });
+    assert_eq!(holds(&renewed), token);
     // Driven again, the old connection does not end the session.
     there.block_on(async { sleep(300 * MILLI).await });
-    let kept = here.block_on(async { peer.keep(&[1]).await.kept });
-    assert_eq!(holds(&kept), token);
+    let renewed = here.block_on(async { peer.renew(&[1]).await.renewed });
+    assert_eq!(holds(&renewed), token);
 }
 
 #[tokio::test]
@@ -160,13 +160,13 @@ async fn a_process_that_dies_is_out_when_its_session_is() {
     let zookeeper = zookeeper(server().connect_string());
     let mut dead = Peer::new(&zookeeper);
     dead.lease = SECOND;
-    dead.enter(&[1]).await;
+    dead.acquire(&[1]).await;
     let died = Instant::now();
     let session = dead.link.session();
     drop(dead);
     assert!(session.is_some());
     let mut other = Peer::new(&zookeeper);
-    assert_eq!(other.enter(&[1]).await.entered, [State::Waiting]);
+    assert_eq!(other.acquire(&[1]).await.acquired, [TicketState::Queued]);
     other.granted().await;
     let (took, lease) = (died.elapsed(), SECOND);
     assert!(took > lease && took < lease * 5 / 2, "{took:?}");
@@ -188,7 +188,7 @@ async fn a_step_of_the_servers_clock_ends_no_session() {
     let operator = Client::connect(&servers.connect_string()).await.unwrap();
     let (mut peer, other) = (Peer::new(&zookeeper), Peer::new(&zookeeper));
     peer.lease = 2 * SECOND;
-    let token = holds(&peer.enter(&[1]).await.entered);
+    let token = holds(&peer.acquire(&[1]).await.acquired);
     for (round, step) in [3600, 0, -3600].into_iter().enumerate() {
         clock.shift(step);
         let mode = zookeeper_client::CreateMode::Persistent;
@@ -203,14 +203,14 @@ async fn a_step_of_the_servers_clock_ends_no_session() {
         // Longer than a session.
         let end = Instant::now() + 3 * SECOND;
         while Instant::now() < end {
-            let kept = peer.keep(&[1]).await.kept;
-            assert_eq!(holds(&kept), token, "{step}");
-            assert_eq!(other.enter(&[1]).await.entered, [State::Waiting], "{step}");
+            let renewed = peer.renew(&[1]).await.renewed;
+            assert_eq!(holds(&renewed), token, "{step}");
+            assert_eq!(other.acquire(&[1]).await.acquired, [TicketState::Queued], "{step}");
             sleep(SECOND / 2).await;
         }
     }
-    peer.leave(&[1]).await;
-    assert!(holds(&other.enter(&[1]).await.entered) > token);
+    peer.release(&[1]).await;
+    assert!(holds(&other.acquire(&[1]).await.acquired) > token);
 }
 
 #[tokio::test]
@@ -221,10 +221,10 @@ async fn a_server_that_is_wiped_loses_everything_and_goes_on() {
     let mut peer = Peer::new(&zookeeper);
     peer.lease = 2 * SECOND;
     for ticket in 0..5 {
-        peer.enter(&[ticket]).await;
-        peer.leave(&[ticket]).await;
+        peer.acquire(&[ticket]).await;
+        peer.release(&[ticket]).await;
     }
-    assert!(holds(&peer.enter(&[6]).await.entered).is_some());
+    assert!(holds(&peer.acquire(&[6]).await.acquired).is_some());
     let servers = tokio::task::spawn_blocking(move || {
         servers.wipe(0);
         assert!(servers.wait_until_ready());
@@ -232,11 +232,11 @@ async fn a_server_that_is_wiped_loses_everything_and_goes_on() {
     });
     let servers = servers.await.unwrap();
     let other = Peer::new(&zookeeper);
-    assert!(holds(&other.enter(&[1]).await.entered).is_some());
+    assert!(holds(&other.acquire(&[1]).await.acquired).is_some());
     // It has seen more than the server has now, and is sent away until its session is over.
     peer.lost().await;
-    assert_eq!(peer.enter(&[7]).await.entered, [State::Waiting]);
-    other.leave(&[1]).await;
+    assert_eq!(peer.acquire(&[7]).await.acquired, [TicketState::Queued]);
+    other.release(&[1]).await;
     assert_eq!(peer.granted().await.ticket, 7);
     drop(servers);
 }
@@ -247,8 +247,8 @@ async fn what_nobody_knows_of_is_swept() {
     let mut peer = Peer::new(&zookeeper);
     peer.lease = SECOND / 2;
     let other = Peer::new(&zookeeper);
-    peer.enter(&[1]).await;
-    peer.leave(&[1]).await;
+    peer.acquire(&[1]).await;
+    peer.release(&[1]).await;
     // As if a call had run late.
     let late = format!(
         "{}/mutex:name/{}-",

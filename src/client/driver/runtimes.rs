@@ -1,0 +1,173 @@
+//! Where the driver runs.
+
+use crate::error::{Error, ErrorKind};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+use tokio::runtime::{Builder, Handle, Id};
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+/// A driver that should have acted this long ago is on a runtime that is blocked or not driven.
+const PATIENCE: Duration = Duration::from_millis(250);
+/// How many runtimes of callers are remembered.
+const MAX_RUNTIMES: usize = 8;
+
+/// The runtime that a coordinator's driver is to run on.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum Placement {
+    /// That of a caller. The driver moves on when it ends or is not driven.
+    #[default]
+    Callers,
+    Runtime(Handle),
+    /// A thread with a runtime of its own, started at first use.
+    DedicatedThread,
+}
+
+/// The runtime that the driver is bound to, if any.
+#[derive(Debug)]
+pub(super) struct Pinned {
+    placement: Placement,
+    thread: Mutex<Option<DedicatedThread>>,
+}
+
+#[derive(Debug)]
+struct DedicatedThread {
+    runtime: Handle,
+    /// The thread ends when this is dropped.
+    _stop: oneshot::Sender<()>,
+}
+
+/// The present driver of a coordinator.
+#[derive(Debug, Default)]
+pub(super) struct DriverSlot {
+    /// Counts the drivers. One with another number has been replaced.
+    pub(super) current: u64,
+    /// When the present driver acts next, if there is one.
+    due: Option<Instant>,
+    /// It waits to be woken.
+    asleep: bool,
+    runtime: Option<Id>,
+    /// The runtimes of the latest callers, the last one last: when the driver's own ends, it moves to one of them.
+    runtimes: Vec<Handle>,
+}
+
+// === impl Pinned ===
+
+impl Pinned {
+    pub(super) fn new(placement: Placement) -> Self {
+        Self {
+            placement,
+            thread: Mutex::default(),
+        }
+    }
+
+    pub(super) fn is_pinned(&self) -> bool {
+        !matches!(self.placement, Placement::Callers)
+    }
+
+    /// The runtime to run on: `None` for that of any caller.
+    pub(super) fn runtime(&self) -> Result<Option<Handle>, Error> {
+        match &self.placement {
+            Placement::Callers => Ok(None),
+            Placement::Runtime(runtime) => Ok(Some(runtime.clone())),
+            Placement::DedicatedThread => self.dedicated_thread().map(Some),
+        }
+    }
+
+    fn dedicated_thread(&self) -> Result<Handle, Error> {
+        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(thread) = &*thread {
+            return Ok(thread.runtime.clone());
+        }
+        let started = DedicatedThread::start().map_err(|error| {
+            Error::with_source(
+                ErrorKind::NoRuntime,
+                format!("the dedicated thread cannot be started: {error}"),
+                error,
+            )
+        })?;
+        let runtime = started.runtime.clone();
+        *thread = Some(started);
+        Ok(runtime)
+    }
+}
+
+// === impl DedicatedThread ===
+
+impl DedicatedThread {
+    fn start() -> std::io::Result<Self> {
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let handle = runtime.handle().clone();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let thread = std::thread::Builder::new().name("tower-permit".to_owned());
+        thread.spawn(move || {
+            let _ = runtime.block_on(stopped);
+            // Tasks that are still there must not hold the thread up.
+            runtime.shutdown_background();
+        })?;
+        Ok(Self {
+            runtime: handle,
+            _stop: stop,
+        })
+    }
+}
+
+// === impl DriverSlot ===
+
+impl DriverSlot {
+    /// Where the driver runs, if there is one.
+    pub(super) fn runtime(&self) -> Option<Id> {
+        self.runtime.filter(|_| self.due.is_some())
+    }
+
+    /// A driver is there and acts in time, or will as soon as this thread lets it.
+    pub(super) fn is_served(&self, now: Instant, here: Option<Id>, pinned: bool) -> bool {
+        let in_time = self.due.is_some_and(|due| now < due + PATIENCE);
+        in_time || (self.due.is_some() && (pinned || self.runtime == here))
+    }
+
+    /// A new driver starts on this runtime. Returns its number.
+    pub(super) fn start(&mut self, runtime: Id, now: Instant) -> u64 {
+        self.current += 1;
+        self.due = Some(now);
+        self.asleep = false;
+        self.runtime = Some(runtime);
+        self.current
+    }
+
+    /// The driver acts until `due`, and then waits to be woken or for that time.
+    pub(super) fn acts(&mut self, due: Instant, asleep: bool) {
+        self.due = Some(due);
+        self.asleep = asleep;
+    }
+
+    /// There is something to do at this time. Whether the driver has to be woken for it.
+    pub(super) fn wakes(&mut self, at: Instant) -> bool {
+        let wakes = self.asleep && self.due.is_some_and(|due| at < due);
+        if wakes {
+            self.due = Some(at);
+            self.asleep = false;
+        }
+        wakes
+    }
+
+    /// The driver is gone, and its runtime with it.
+    pub(super) fn ended(&mut self, runtime: Id) {
+        self.due = None;
+        self.runtimes.retain(|known| known.id() != runtime);
+    }
+
+    pub(super) fn remember(&mut self, runtime: Handle) {
+        let id = runtime.id();
+        self.runtimes.retain(|known| known.id() != id);
+        if self.runtimes.len() >= MAX_RUNTIMES {
+            self.runtimes.remove(0);
+        }
+        self.runtimes.push(runtime);
+    }
+
+    /// The runtime of the latest caller.
+    pub(super) fn last_runtime(&self) -> Option<Handle> {
+        self.runtimes.last().cloned()
+    }
+}

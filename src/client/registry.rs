@@ -1,0 +1,255 @@
+//! What all names of a coordinator share, and the client of each name.
+
+use super::driver::{Placement, Work};
+use super::outage::OutageDetector;
+use super::queue_client::QueueClient;
+use super::state::Shortcuts;
+use crate::backend::{Event, Events, Inspection, Promises, Session, call_time};
+use crate::error::{Error, ErrorKind};
+use crate::name::{Node, Queue};
+use std::collections::HashMap;
+use std::fmt;
+use std::future::Future;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+use tokio::sync::Notify;
+
+/// The shortest pause of a name whose calls fail, for each such name: together they retry at this rate at most, and each
+/// once a second.
+const RETRY_EVERY: Duration = Duration::from_micros(100);
+const LONGEST_RETRY: Duration = Duration::from_secs(1);
+
+/// What all names of one coordinator share.
+pub(crate) struct Client {
+    session: Arc<dyn Session>,
+    node: Node,
+    pub(super) lease: Duration,
+    pub(super) shortcuts: Shortcuts,
+    pub(super) call_timeout: Duration,
+    /// Numbers of calls and tickets. Never the same twice, so a late call is known by its lower number.
+    numbers: AtomicU64,
+    pub(super) outages: OutageDetector,
+    pub(super) closing: AtomicBool,
+    /// How many names have a failed call.
+    failing: AtomicU32,
+    pub(super) work: Work,
+    /// A name has become quiet, or a release was acknowledged.
+    pub(super) progress: Notify,
+    /// How many tasks wait for progress.
+    pub(super) watchers: AtomicUsize,
+    by_queue: Mutex<HashMap<Queue, Weak<QueueClient>>>,
+}
+
+/// The settings of a coordinator.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    pub(crate) lease: Duration,
+    pub(crate) outage_after: Duration,
+    /// Permits are not handed off here: each goes back to the backend.
+    pub(crate) strict_fifo: bool,
+    /// How long a released permit stays here for the next caller.
+    pub(crate) linger: Duration,
+    /// Where the driver runs.
+    pub(crate) placement: Placement,
+}
+
+// === impl Client ===
+
+impl Client {
+    pub(crate) fn new(
+        settings: Settings,
+        open: impl FnOnce(Node, Events) -> Arc<dyn Session>,
+    ) -> Arc<Self> {
+        let Settings {
+            lease,
+            outage_after,
+            strict_fifo,
+            linger,
+            placement,
+        } = settings;
+        let node = Node::of_this_process();
+        Arc::new_cyclic(|client: &Weak<Self>| {
+            let client = client.clone();
+            let events = Events::new(move |event| {
+                if let Some(client) = client.upgrade() {
+                    client.on_event(event);
+                }
+            });
+            let session = open(node.clone(), events);
+            let shortcuts = Shortcuts {
+                hand_off: !strict_fifo,
+                linger: if strict_fifo { Duration::ZERO } else { linger },
+                sees_others: session.promises().fifo,
+            };
+            // Two attempts, the second over a new connection, end well before an outage is declared.
+            let call_timeout = call_time(lease).min(outage_after * 2 / 5);
+            Self {
+                node,
+                lease,
+                shortcuts,
+                call_timeout,
+                numbers: AtomicU64::new(1),
+                outages: OutageDetector::new(outage_after),
+                closing: AtomicBool::new(false),
+                failing: AtomicU32::new(0),
+                work: Work::new(session.batching(), placement, call_timeout),
+                session,
+                progress: Notify::new(),
+                watchers: AtomicUsize::new(0),
+                by_queue: Mutex::new(HashMap::new()),
+            }
+        })
+    }
+
+    pub(super) fn session(&self) -> &dyn Session {
+        &*self.session
+    }
+
+    pub(crate) fn promises(&self) -> Promises {
+        self.session.promises()
+    }
+
+    pub(crate) fn node(&self) -> &Node {
+        &self.node
+    }
+
+    pub(crate) async fn check(&self) -> Result<(), Error> {
+        let (session, lease) = (Arc::clone(&self.session), self.lease);
+        self.at_driver(async move { session.check(lease).await })
+            .await
+    }
+
+    /// Lists holders and queued tickets.
+    pub(crate) async fn inspect(&self, queue: Queue) -> Result<Inspection, Error> {
+        let (session, of) = (Arc::clone(&self.session), queue.clone());
+        let mut seen = self
+            .at_driver(async move { session.inspect(of).await })
+            .await?;
+        let name = lock(&self.by_queue).get(&queue).and_then(Weak::upgrade);
+        let lingering = name.map_or_else(Vec::new, |name| name.lingering());
+        for holder in &mut seen.holders {
+            holder.lingering = lingering.contains(&holder.ticket);
+        }
+        Ok(seen)
+    }
+
+    pub(crate) async fn evict(&self, queue: Queue, ticket: String) -> Result<bool, Error> {
+        let session = Arc::clone(&self.session);
+        self.at_driver(async move { session.evict(queue, ticket).await })
+            .await
+    }
+
+    /// Runs a request of an operator where the driver is bound to, if it is: a connection lives on the runtime that made
+    /// it.
+    async fn at_driver<T: Send + 'static>(
+        &self,
+        request: impl Future<Output = Result<T, Error>> + Send + 'static,
+    ) -> Result<T, Error> {
+        let Some(runtime) = self.work.pinned()? else {
+            return request.await;
+        };
+        let ended = |_| {
+            Error::new(
+                ErrorKind::NoRuntime,
+                "the runtime that was given to the coordinator has ended",
+            )
+        };
+        runtime.spawn(request).await.map_err(ended)?
+    }
+
+    /// Whether the backend supports this limit.
+    pub(crate) fn check_limit(&self, limit: u32) -> Result<(), Error> {
+        let greatest = self.session.promises().greatest_limit;
+        if limit == 0 {
+            return Err(Error::config(
+                "a limit of 0 would admit no request: it must be at least 1",
+            ));
+        }
+        if limit > greatest {
+            let why = self.session.why_no_greater_limit();
+            return Err(Error::config(format!(
+                "this backend cannot keep a limit of {limit}: {greatest} is the greatest{why}"
+            )));
+        }
+        Ok(())
+    }
+
+    /// The client of a name; `limit` is this process's limit from now on.
+    pub(crate) fn queue_client(self: &Arc<Self>, queue: Queue, limit: u32) -> Arc<QueueClient> {
+        let name = self.get_or_insert(queue, limit);
+        name.set_limit(limit);
+        name
+    }
+
+    fn get_or_insert(self: &Arc<Self>, queue: Queue, limit: u32) -> Arc<QueueClient> {
+        let mut by_queue = lock(&self.by_queue);
+        if let Some(name) = by_queue.get(&queue).and_then(Weak::upgrade) {
+            return name;
+        }
+        let name = Arc::new(QueueClient::new(Arc::clone(self), queue.clone(), limit));
+        by_queue.insert(queue, Arc::downgrade(&name));
+        name
+    }
+
+    /// The client of a name was dropped.
+    pub(super) fn forget(&self, queue: &Queue) {
+        let mut by_queue = lock(&self.by_queue);
+        // There may be a new one under the same name by now.
+        if by_queue.get(queue).is_some_and(|g| g.strong_count() == 0) {
+            by_queue.remove(queue);
+        }
+    }
+
+    /// For tests: how many names this process knows.
+    #[cfg(test)]
+    pub(crate) fn names(&self) -> usize {
+        lock(&self.by_queue).len()
+    }
+
+    pub(super) fn all(&self) -> Vec<Arc<QueueClient>> {
+        let by_queue = lock(&self.by_queue);
+        by_queue.values().filter_map(Weak::upgrade).collect()
+    }
+
+    pub(super) fn next_number(&self) -> u64 {
+        self.numbers.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// A name counts as failing from now on, or does not.
+    pub(super) fn count_failing(&self, failing: bool) {
+        match failing {
+            true => self.failing.fetch_add(1, Ordering::Relaxed),
+            false => self.failing.fetch_sub(1, Ordering::Relaxed),
+        };
+    }
+
+    /// The shortest pause of a name whose calls fail.
+    pub(super) fn crowded(&self) -> Duration {
+        let failing = self.failing.load(Ordering::Relaxed);
+        RETRY_EVERY.saturating_mul(failing).min(LONGEST_RETRY)
+    }
+
+    fn on_event(self: &Arc<Self>, event: Event) {
+        match event {
+            // For a name without a client here the limit does not matter: the ticket is released.
+            Event::Granted { queue, grant } => self.get_or_insert(queue, 1).pushed(grant),
+            Event::Lost => self.all().iter().for_each(|name| name.lose_all()),
+            Event::Resync => self.all().iter().for_each(|name| name.resync()),
+        }
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client")
+            .field("node", &self.node)
+            .field("lease", &self.lease)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A panic elsewhere leaves no invalid state behind: nothing here panics half-way.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

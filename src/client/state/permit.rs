@@ -1,0 +1,222 @@
+//! One permit: its terms and how long it is valid.
+//!
+//! Pure: time is an argument.
+
+use crate::clock::later;
+use crate::error::ErrorKind;
+use std::collections::BTreeSet;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// One caller's use of a ticket. After a hand-off the same ticket has a new holder, and the old `Hold` is void.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Hold {
+    pub(crate) ticket: u64,
+    /// Hand-offs of the ticket since the backend granted it.
+    pub(crate) handoffs: u64,
+}
+
+/// What decides whether a permit may be handed off.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Handover {
+    /// Hand-offs since the backend granted it.
+    pub(crate) handoffs: u64,
+    /// When the grant arrived here.
+    pub(crate) granted: Instant,
+}
+
+/// A mutex's token is the backend's token times this plus the number of hand-offs, so that it rises with each of them.
+const TOKENS_PER_GRANT: u64 = 1024;
+
+/// The terms of a permit.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Terms {
+    /// Released unless it is claimed within this time.
+    pub(crate) reserve: Option<Duration>,
+    /// Released after this time.
+    pub(crate) max_hold: Option<Duration>,
+}
+
+/// A held ticket.
+#[derive(Debug)]
+pub(super) struct Held {
+    /// The backend's fencing token, in a queue whose limit is 1.
+    token: u64,
+    pub(super) handoffs: u64,
+    /// When the backend's grant arrived here.
+    since: Instant,
+    /// Two thirds of a lease after the last confirmation: valid until then with time to spare.
+    sure_until: Instant,
+    /// The backend keeps it at least until then: one lease from before the last call that confirmed it was sent.
+    pub(super) deadline: Instant,
+    /// How many guards share it. Dropping the last one releases it.
+    pub(super) guards: usize,
+    reserved: Option<Reserved>,
+    ends: Option<Instant>,
+    /// Its entry in `endings`: at its ending or before. An ending that moves with each request and is hardly ever
+    /// reached costs nothing this way.
+    pub(super) armed: Option<Instant>,
+    /// Set once, and final.
+    pub(super) lost: Option<ErrorKind>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Reserved {
+    ttl: Duration,
+    until: Instant,
+}
+
+// === impl Held ===
+
+impl Held {
+    /// A permit without a guard, confirmed by a call that was sent at `sent`.
+    #[inline]
+    pub(super) fn new(token: u64, sent: Instant, now: Instant, lease: Duration) -> Self {
+        Self {
+            token,
+            handoffs: 0,
+            since: now,
+            sure_until: sent + (lease - lease / 3),
+            deadline: sent + lease,
+            guards: 0,
+            reserved: None,
+            ends: None,
+            armed: None,
+            lost: None,
+        }
+    }
+
+    /// A call that was sent at `sent` has confirmed it.
+    #[inline]
+    pub(super) fn confirm(&mut self, sent: Instant, lease: Duration) {
+        self.deadline = sent + lease;
+        self.sure_until = sent + (lease - lease / 3);
+    }
+
+    /// The fencing token of the present holder.
+    pub(super) fn token(&self) -> u64 {
+        (self.token.saturating_mul(TOKENS_PER_GRANT)).saturating_add(self.handoffs)
+    }
+
+    #[inline]
+    pub(super) fn renewal(&self, lease: Duration) -> Instant {
+        self.deadline - lease + lease / 3
+    }
+
+    /// Gives it to a first guard, on these terms.
+    #[inline(always)]
+    pub(super) fn take(
+        &mut self,
+        ticket: u64,
+        now: Instant,
+        terms: Terms,
+        endings: &mut BTreeSet<(Instant, u64)>,
+    ) {
+        self.guards = 1;
+        self.reserved = terms.reserve.map(|ttl| Reserved {
+            ttl,
+            until: later(now, ttl),
+        });
+        self.ends = terms.max_hold.map(|most| later(now, most));
+        self.arm(ticket, endings);
+    }
+
+    /// Hands it to the next holder, on these terms.
+    #[inline(always)]
+    pub(super) fn hand_off(
+        &mut self,
+        ticket: u64,
+        now: Instant,
+        terms: Terms,
+        endings: &mut BTreeSet<(Instant, u64)>,
+    ) -> Hold {
+        self.handoffs += 1;
+        self.take(ticket, now, terms, endings);
+        Hold {
+            ticket,
+            handoffs: self.handoffs,
+        }
+    }
+
+    /// Ends its reservation.
+    #[inline]
+    pub(super) fn claim(&mut self) {
+        // A later ending, if any, remains: it is armed early enough.
+        self.reserved = None;
+    }
+
+    /// Restarts its reservation.
+    #[inline]
+    pub(super) fn rearm(&mut self, now: Instant) {
+        // Later than before: the armed time is still early enough.
+        if let Some(reserved) = &mut self.reserved {
+            reserved.until = later(now, reserved.ttl);
+        }
+    }
+
+    /// The reservation was not claimed in time.
+    pub(super) fn has_lapsed(&self, now: Instant) -> bool {
+        self.reserved.is_some_and(|reserved| reserved.until <= now)
+    }
+
+    /// Whether it may go to another holder when its only guard is dropped.
+    #[inline]
+    pub(super) fn may_hand_over(&self, strict: bool, now: Instant) -> bool {
+        let tokens_left = !strict || self.handoffs + 1 < TOKENS_PER_GRANT;
+        self.guards == 1 && self.is_sure(now) && tokens_left
+    }
+
+    #[inline]
+    pub(super) fn handover(&self) -> Handover {
+        Handover {
+            handoffs: self.handoffs,
+            granted: self.since,
+        }
+    }
+
+    /// Valid with time to spare.
+    #[inline]
+    pub(super) fn is_sure(&self, now: Instant) -> bool {
+        self.lost.is_none() && now <= self.sure_until
+    }
+
+    #[inline]
+    pub(super) fn ending(&self) -> Option<Instant> {
+        if self.guards == 0 {
+            return None;
+        }
+        let reserved = self.reserved.map(|reserved| reserved.until);
+        earlier(reserved, self.ends)
+    }
+
+    /// Makes sure that `endings` has an entry not after its ending.
+    #[inline]
+    pub(super) fn arm(&mut self, ticket: u64, endings: &mut BTreeSet<(Instant, u64)>) {
+        if let Some(at) = self.ending()
+            && self.armed.is_none_or(|armed| at < armed)
+        {
+            self.arm_at(at, ticket, endings);
+        }
+    }
+
+    fn arm_at(&mut self, at: Instant, ticket: u64, endings: &mut BTreeSet<(Instant, u64)>) {
+        self.disarm(ticket, endings);
+        endings.insert((at, ticket));
+        self.armed = Some(at);
+    }
+
+    pub(super) fn disarm(&mut self, ticket: u64, endings: &mut BTreeSet<(Instant, u64)>) {
+        if let Some(armed) = self.armed.take() {
+            endings.remove(&(armed, ticket));
+        }
+    }
+}
+
+/// The earlier of the two, as far as there are any.
+#[inline]
+pub(super) fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        _ => one.or(other),
+    }
+}

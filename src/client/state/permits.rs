@@ -1,0 +1,429 @@
+//! The held permits of one name, and its releases.
+//!
+//! Pure: time is an argument.
+
+use super::permit::{Handover, Held, Hold, Terms, earlier};
+use super::releases::{Answer, Releases};
+use crate::backend::Grant;
+use crate::error::ErrorKind;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// The permits of one name, and the releases that are not acknowledged.
+#[derive(Debug)]
+pub(crate) struct Permits {
+    lease: Duration,
+    /// A permit whose deadline passes unconfirmed is lost at once, and not merely in doubt: for a mutex.
+    strict: bool,
+    /// Mostly few, and each is looked up three times a request: a tree finds them sooner than a hash map.
+    held: BTreeMap<u64, Held>,
+    /// When each permit is due for renewal: a third of a lease after its last confirmation.
+    renewals: BTreeSet<(Instant, u64)>,
+    /// When a reservation may lapse or `max_hold` may be over.
+    endings: BTreeSet<(Instant, u64)>,
+    /// Held without a guard: the last released at the back, each with the time at which it stops lingering.
+    lingering: VecDeque<(Instant, u64)>,
+    pub(crate) releases: Releases,
+    lost: usize,
+}
+
+// === impl Permits ===
+
+impl Permits {
+    pub(crate) fn new(lease: Duration, strict: bool) -> Self {
+        Self {
+            lease,
+            strict,
+            held: BTreeMap::new(),
+            renewals: BTreeSet::new(),
+            endings: BTreeSet::new(),
+            lingering: VecDeque::new(),
+            releases: Releases::new(lease),
+            lost: 0,
+        }
+    }
+
+    /// Permits with a guard that are not known to be lost.
+    #[inline]
+    pub(crate) fn in_use(&self) -> usize {
+        self.held.len() - self.lost - self.lingering.len()
+    }
+
+    /// Nothing is held, and every release is acknowledged.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.held.len() == self.lost && self.releases.is_empty()
+    }
+
+    /// When something is due next. A renewal that is due by now counts from when it is overdue.
+    pub(crate) fn next_due(&self, now: Instant) -> Option<Instant> {
+        let renewal = self.renewals.first().map(|(at, _)| *at);
+        let renewal = renewal.map(|at| if now < at { at } else { self.overdue(at) });
+        let times = [renewal, self.next_ending(), self.releases.due()];
+        times.into_iter().flatten().min()
+    }
+
+    /// When something ends next without a call.
+    #[inline]
+    pub(crate) fn next_ending(&self) -> Option<Instant> {
+        let ending = self.endings.first().map(|(at, _)| *at);
+        earlier(ending, self.next_expiry())
+    }
+
+    /// When the next permit is lost, unless it is confirmed before.
+    #[inline]
+    fn next_expiry(&self) -> Option<Instant> {
+        if !self.strict {
+            return None;
+        }
+        let (renewal, _) = self.renewals.first()?;
+        Some(*renewal + (self.lease - self.lease / 3))
+    }
+
+    // --- holding ---
+
+    /// A permit was granted, confirmed by a call that was sent at `sent`.
+    pub(crate) fn hold(&mut self, grant: Grant, sent: Instant, now: Instant, terms: Terms) -> Hold {
+        let Grant { ticket, token } = grant;
+        let mut held = Held::new(token, sent, now, self.lease);
+        self.renewals.insert((held.renewal(self.lease), ticket));
+        held.take(ticket, now, terms, &mut self.endings);
+        self.held.insert(ticket, held);
+        Hold { ticket, handoffs: 0 }
+    }
+
+    /// The state of a ticket whose last guard is dropped, if it may go to another holder.
+    #[inline]
+    pub(crate) fn may_hand_over(&self, hold: Hold, now: Instant) -> Option<Handover> {
+        let held = self.get(hold)?;
+        let may = held.may_hand_over(self.strict, now);
+        may.then(|| held.handover())
+    }
+
+    /// Hands a ticket to the next holder.
+    pub(crate) fn hand_off(&mut self, ticket: u64, now: Instant, terms: Terms) -> Option<Hold> {
+        let held = self.held.get_mut(&ticket)?;
+        Some(held.hand_off(ticket, now, terms, &mut self.endings))
+    }
+
+    // --- lingering ---
+
+    /// Keeps a ticket whose last guard is dropped for the next caller. `false` if it may not be kept.
+    #[inline]
+    pub(crate) fn linger(&mut self, hold: Hold, now: Instant, until: Instant) -> bool {
+        let strict = self.strict;
+        let held = self.get_mut(hold);
+        let Some(held) = held.filter(|held| held.may_hand_over(strict, now)) else {
+            return false;
+        };
+        held.guards = 0;
+        self.lingering.push_back((until, hold.ticket));
+        true
+    }
+
+    #[inline]
+    pub(crate) fn lingering(&self) -> usize {
+        self.lingering.len()
+    }
+
+    pub(crate) fn all_lingering(&self) -> Vec<u64> {
+        self.lingering.iter().map(|(_, ticket)| *ticket).collect()
+    }
+
+    /// When the next one stops lingering.
+    #[inline]
+    pub(crate) fn lingering_ends(&self) -> Option<Instant> {
+        self.lingering.front().map(|(until, _)| *until)
+    }
+
+    /// Takes the ticket that was released last, if it is surely valid: else it is released.
+    #[inline(always)]
+    pub(crate) fn take_lingering(&mut self, now: Instant, terms: Terms) -> Option<Hold> {
+        let (_, ticket) = self.lingering.pop_back()?;
+        let held = self.held.get_mut(&ticket)?;
+        if !held.is_sure(now) {
+            self.release(ticket, None);
+            return None;
+        }
+        Some(held.hand_off(ticket, now, terms, &mut self.endings))
+    }
+
+    /// Releases those that have lingered long enough.
+    #[inline]
+    pub(crate) fn end_lingering(&mut self, now: Instant) {
+        while self.lingering_ends().is_some_and(|until| until <= now) {
+            self.end_oldest_lingering();
+        }
+    }
+
+    /// Releases all that linger.
+    pub(crate) fn end_all_lingering(&mut self) {
+        while !self.lingering.is_empty() {
+            self.end_oldest_lingering();
+        }
+    }
+
+    fn end_oldest_lingering(&mut self) {
+        if let Some((_, ticket)) = self.lingering.pop_front() {
+            self.release(ticket, None);
+        }
+    }
+
+    /// Forgets a lingering ticket. `false` if it does not linger.
+    fn forget_lingering(&mut self, ticket: u64) -> bool {
+        let before = self.lingering.len();
+        self.lingering.retain(|(_, lingers)| *lingers != ticket);
+        self.lingering.len() < before
+    }
+
+    // --- what is held ---
+
+    pub(crate) fn is_held(&self, ticket: u64) -> bool {
+        self.held.contains_key(&ticket)
+    }
+
+    #[inline]
+    fn get(&self, hold: Hold) -> Option<&Held> {
+        let held = self.held.get(&hold.ticket)?;
+        (held.handoffs == hold.handoffs && held.guards > 0).then_some(held)
+    }
+
+    #[inline]
+    fn get_mut(&mut self, hold: Hold) -> Option<&mut Held> {
+        let held = self.held.get_mut(&hold.ticket)?;
+        (held.handoffs == hold.handoffs && held.guards > 0).then_some(held)
+    }
+
+    /// Held, and surely so: the deadline has not passed.
+    pub(crate) fn is_valid(&self, hold: Hold, now: Instant) -> bool {
+        let held = self.get(hold);
+        held.is_some_and(|held| held.lost.is_none() && now < held.deadline)
+    }
+
+    /// Held and not lost by now. In doubt, perhaps, where a passed deadline means no more than that.
+    #[inline]
+    fn get_ours(&mut self, hold: Hold, now: Instant) -> Option<&mut Held> {
+        let strict = self.strict;
+        let held = self.get_mut(hold)?;
+        let expired = strict && held.deadline <= now;
+        (!expired && held.lost.is_none()).then_some(held)
+    }
+
+    /// How it was lost, if it was. A void hold counts as lost.
+    #[inline]
+    pub(crate) fn lost(&self, hold: Hold) -> Option<ErrorKind> {
+        match self.get(hold) {
+            Some(held) => held.lost,
+            None => Some(ErrorKind::Lost),
+        }
+    }
+
+    /// The fencing token of a permit that is held.
+    pub(crate) fn token(&self, hold: Hold) -> Option<u64> {
+        let held = self.get(hold)?;
+        Some(held.token())
+    }
+
+    /// When the permit is lost, unless it is confirmed before. `None` where a passed deadline only means doubt.
+    #[inline]
+    pub(crate) fn expiry(&self, hold: Hold) -> Option<Instant> {
+        let held = self.get(hold).filter(|_| self.strict)?;
+        Some(held.deadline)
+    }
+
+    /// The permits that are lost by now because they were not confirmed.
+    pub(crate) fn expired(&self, now: Instant) -> Vec<u64> {
+        if self.next_expiry().is_none_or(|at| now < at) {
+            return Vec::new();
+        }
+        let held = self.renewals.iter().map(|(_, ticket)| *ticket);
+        held.take_while(|ticket| self.held.get(ticket).is_some_and(|h| h.deadline <= now))
+            .collect()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn deadline(&self, ticket: u64) -> Option<Instant> {
+        self.held.get(&ticket).map(|held| held.deadline)
+    }
+
+    /// Whether a ticket is held and not lost, lingering included.
+    #[cfg(test)]
+    pub(crate) fn counts(&self, ticket: u64) -> bool {
+        self.held
+            .get(&ticket)
+            .is_some_and(|held| held.lost.is_none())
+    }
+
+    /// A grant confirmed at `sent` has so little of its lease left that it must be confirmed before it is used.
+    pub(crate) fn is_stale(&self, sent: Instant, now: Instant) -> bool {
+        (sent + self.lease).saturating_duration_since(now) < self.lease / 3
+    }
+
+    /// The permits to renew in this call. Those due soon are renewed along with them, so that all of a name stay
+    /// together.
+    pub(crate) fn to_renew(&self, now: Instant, most: usize) -> Vec<u64> {
+        if !self.renewal_due(now) {
+            return Vec::new();
+        }
+        let soon = now + self.lease / 6;
+        let due = self.renewals.iter().take_while(|(at, _)| *at <= soon);
+        due.take(most).map(|(_, ticket)| *ticket).collect()
+    }
+
+    pub(crate) fn renewal_due(&self, now: Instant) -> bool {
+        self.renewals.first().is_some_and(|(at, _)| *at <= now)
+    }
+
+    /// Half of the lease is over since the last confirmation: the renewal is urgent now.
+    pub(crate) fn renewal_overdue(&self, now: Instant) -> bool {
+        let renewal = self.renewals.first();
+        renewal.is_some_and(|(at, _)| self.overdue(*at) <= now)
+    }
+
+    fn overdue(&self, renewal: Instant) -> Instant {
+        renewal + self.lease / 6
+    }
+
+    /// The backend has granted a ticket that is held here. If it was lost, the grant is released.
+    pub(crate) fn still_granted(&mut self, ticket: u64) {
+        if self.held.get(&ticket).is_none_or(|h| h.lost.is_some()) {
+            self.releases.add_again(ticket);
+        }
+    }
+
+    /// The call that was sent at `sent` has confirmed the permit.
+    pub(crate) fn confirm(&mut self, ticket: u64, sent: Instant) {
+        self.still_granted(ticket);
+        if let Some(held) = self.held.get_mut(&ticket)
+            && held.lost.is_none()
+            && held.deadline < sent + self.lease
+        {
+            self.renewals.remove(&(held.renewal(self.lease), ticket));
+            held.confirm(sent, self.lease);
+            self.renewals.insert((held.renewal(self.lease), ticket));
+        }
+    }
+
+    /// Marks a permit as lost. `None` if it has no guard, or was lost before.
+    pub(crate) fn lose(&mut self, ticket: u64, why: ErrorKind) -> Option<Hold> {
+        if self.forget_lingering(ticket) {
+            self.release(ticket, None);
+            return None;
+        }
+        let held = self.held.get_mut(&ticket)?;
+        if held.lost.is_some() {
+            return None;
+        }
+        held.lost = Some(why);
+        self.lost += 1;
+        let hold = Hold {
+            ticket,
+            handoffs: held.handoffs,
+        };
+        held.disarm(ticket, &mut self.endings);
+        self.renewals.remove(&(held.renewal(self.lease), ticket));
+        // It may be queued again, by an `acquire` that was executed late.
+        self.releases.add(ticket, None, None);
+        Some(hold)
+    }
+
+    /// All permits that are not lost yet.
+    pub(crate) fn valid_tickets(&self) -> Vec<u64> {
+        let valid = self.held.iter().filter(|(_, held)| held.lost.is_none());
+        valid.map(|(ticket, _)| *ticket).collect()
+    }
+
+    /// Adds a guard to a held permit. `false` if it is not held any more.
+    pub(crate) fn share(&mut self, hold: Hold, now: Instant) -> bool {
+        let held = self.get_ours(hold, now);
+        held.map(|held| held.guards += 1).is_some()
+    }
+
+    /// Drops a guard. The last one releases the ticket, and `answer` is told whether it was held until then. Returns the
+    /// answer if it is known already.
+    pub(crate) fn drop_guard(
+        &mut self,
+        hold: Hold,
+        now: Instant,
+        answer: Option<Answer>,
+    ) -> Option<(Answer, bool)> {
+        let valid = self.is_valid(hold, now);
+        let held = self.get_mut(hold);
+        if held
+            .as_ref()
+            .is_some_and(|held| held.guards == 1 && held.lost.is_none())
+        {
+            self.release(hold.ticket, answer);
+            return None;
+        }
+        match held {
+            Some(held) if held.guards > 1 => held.guards -= 1,
+            Some(_) => drop(self.remove(hold.ticket)),
+            None => {}
+        }
+        answer.map(|answer| (answer, valid))
+    }
+
+    /// Releases a permit. `answer` is told whether it was held until then.
+    pub(crate) fn release(&mut self, ticket: u64, answer: Option<Answer>) {
+        if let Some(deadline) = self.remove(ticket) {
+            self.releases.add(ticket, Some(deadline), answer);
+        }
+    }
+
+    /// Forgets a permit. Its deadline, if it was not lost.
+    fn remove(&mut self, ticket: u64) -> Option<Instant> {
+        let mut held = self.held.remove(&ticket)?;
+        if held.lost.is_some() {
+            self.lost -= 1;
+            return None;
+        }
+        held.disarm(ticket, &mut self.endings);
+        self.renewals.remove(&(held.renewal(self.lease), ticket));
+        Some(held.deadline)
+    }
+
+    // --- reservations and long holds ---
+
+    /// Claims a reserved permit. `false` if it was released already, or is lost by now.
+    #[inline]
+    pub(crate) fn claim(&mut self, hold: Hold, now: Instant) -> bool {
+        let Some(held) = self.get_ours(hold, now) else {
+            return false;
+        };
+        held.claim();
+        true
+    }
+
+    /// Restarts the reservation. `false` if it was released already.
+    pub(crate) fn rearm(&mut self, hold: Hold, now: Instant) -> bool {
+        let Some(held) = self.get_ours(hold, now) else {
+            return false;
+        };
+        held.rearm(now);
+        true
+    }
+
+    /// Ends lapsed reservations and long holds. Returns the latter.
+    pub(crate) fn end(&mut self, now: Instant) -> Vec<Hold> {
+        let mut ended = Vec::new();
+        while let Some((at, ticket)) = self.endings.first().copied()
+            && at <= now
+        {
+            self.endings.pop_first();
+            let Some(held) = self.held.get_mut(&ticket) else {
+                continue;
+            };
+            held.armed = None;
+            if held.ending().is_none_or(|ending| now < ending) {
+                held.arm(ticket, &mut self.endings);
+            } else if held.has_lapsed(now) {
+                // The guard that is still out finds a void hold.
+                self.release(ticket, None);
+            } else {
+                ended.extend(self.lose(ticket, ErrorKind::HeldTooLong));
+            }
+        }
+        ended
+    }
+}

@@ -1,0 +1,197 @@
+//! Releases that the backend has not acknowledged.
+//!
+//! Pure: time is an argument.
+
+use super::waiters::QueueEntry;
+use std::collections::BTreeMap;
+use std::time::Duration;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+/// The released tickets of one name. Each is resent until it is acknowledged, however long that takes: a call that was
+/// given up may be executed at any later moment, and its tickets are then held for a fresh lease.
+#[derive(Debug)]
+pub(crate) struct Releases {
+    lease: Duration,
+    all: BTreeMap<u64, Release>,
+    /// Some have to be sent now, the others by then.
+    at_once: bool,
+    by: Option<Instant>,
+    /// No caller has waited for an acknowledgement for a lease before then.
+    unanswered_at: Option<Instant>,
+}
+
+/// The receiver of a release's result: whether the permit was held until then.
+pub(crate) type Answer = oneshot::Sender<bool>;
+
+#[derive(Debug)]
+struct Release {
+    /// When a call carried it for the first time. From then on it cannot be withdrawn.
+    sent_since: Option<Instant>,
+    /// Another call has carried it since.
+    repeated: bool,
+    /// Until when the permit was valid by this process's own reckoning.
+    held_until: Option<Instant>,
+    /// Of a queued ticket that was never granted to a caller here: only such a release can be withdrawn, since no guard
+    /// of the ticket was ever out.
+    entry: Option<QueueEntry>,
+    answer: Option<Answer>,
+}
+
+// === impl Releases ===
+
+impl Releases {
+    pub(crate) fn new(lease: Duration) -> Self {
+        Self {
+            lease,
+            all: BTreeMap::new(),
+            at_once: false,
+            by: None,
+            unanswered_at: None,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    pub(crate) fn contains(&self, ticket: u64) -> bool {
+        self.all.contains_key(&ticket)
+    }
+
+    pub(crate) fn tickets(&self) -> impl Iterator<Item = u64> {
+        self.all.keys().copied()
+    }
+
+    /// When something is due: releases that can wait, or an answer that is given up.
+    #[inline]
+    pub(crate) fn due(&self) -> Option<Instant> {
+        super::permit::earlier(self.by, self.unanswered_at)
+    }
+
+    /// Releases a ticket.
+    pub(crate) fn add(&mut self, ticket: u64, held_until: Option<Instant>, answer: Option<Answer>) {
+        let release = Release {
+            sent_since: None,
+            repeated: false,
+            held_until,
+            entry: None,
+            answer,
+        };
+        self.all.entry(ticket).or_insert(release);
+        self.at_once = true;
+    }
+
+    /// Releases a ticket that the backend holds although it has no use here. An earlier release of it did not help.
+    pub(crate) fn add_again(&mut self, ticket: u64) {
+        self.add(ticket, None, None);
+        if let Some(release) = self.all.get_mut(&ticket) {
+            release.repeated |= release.sent_since.take().is_some();
+            release.entry = None;
+        }
+    }
+
+    /// Releases the ticket of a removed waiter, at once or with the next call until `by`.
+    pub(crate) fn add_queued(
+        &mut self,
+        ticket: u64,
+        entry: Option<QueueEntry>,
+        by: Option<Instant>,
+    ) {
+        let at_once = self.at_once || by.is_none();
+        self.add(ticket, None, None);
+        self.at_once = at_once;
+        self.by = self.by.or(by);
+        if let Some(release) = self.all.get_mut(&ticket) {
+            release.entry = entry;
+        }
+    }
+
+    /// How many tickets surely are queued still: those that no call has released yet.
+    pub(crate) fn queued(&self) -> usize {
+        let unsent = self.all.values().filter(|r| r.sent_since.is_none());
+        unsent
+            .filter(|r| r.entry.is_some_and(|entry| entry.queued))
+            .count()
+    }
+
+    /// The backend has queued a ticket whose waiter was removed meanwhile.
+    pub(crate) fn confirm_queued(&mut self, ticket: u64) {
+        if let Some(release) = self.all.get_mut(&ticket)
+            && let Some(entry) = &mut release.entry
+        {
+            entry.queued = true;
+        }
+    }
+
+    /// `None` unless the release can be withdrawn.
+    pub(crate) fn entry(&self, ticket: u64) -> Option<QueueEntry> {
+        let release = self.all.get(&ticket);
+        release.filter(|r| r.sent_since.is_none())?.entry
+    }
+
+    /// Withdraws a release that no call has carried yet.
+    pub(crate) fn withdraw(&mut self, ticket: u64) -> bool {
+        self.entry(ticket).is_some() && self.all.remove(&ticket).is_some()
+    }
+
+    /// The releases to send in this call.
+    pub(crate) fn send(&mut self, now: Instant, most: usize) -> Vec<u64> {
+        let releases = self.all.iter_mut().take(most);
+        let mut awaited = false;
+        let tickets: Vec<u64> = releases
+            .map(|(ticket, release)| {
+                release.repeated |= release.sent_since.is_some();
+                release.sent_since.get_or_insert(now);
+                awaited |= release.answer.is_some();
+                *ticket
+            })
+            .collect();
+        if awaited {
+            self.unanswered_at.get_or_insert(now + self.lease);
+        }
+        self.at_once = tickets.len() < self.all.len();
+        self.by = None;
+        tickets
+    }
+
+    /// The releases that were sent were not acknowledged.
+    pub(crate) fn resend(&mut self) {
+        self.at_once |= !self.all.is_empty();
+    }
+
+    pub(crate) fn are_due(&self, now: Instant) -> bool {
+        self.at_once || self.by.is_some_and(|by| by <= now)
+    }
+
+    /// A release was acknowledged. `held`: the ticket held a permit until then. Returns the result for its caller.
+    pub(crate) fn acknowledge(
+        &mut self,
+        ticket: u64,
+        held: bool,
+        now: Instant,
+    ) -> Option<(Answer, bool)> {
+        let release = self.all.remove(&ticket)?;
+        // An earlier call whose reply was lost may have released it: then only this process's own reckoning is left.
+        let reckoned = release.held_until.is_some_and(|until| now < until);
+        let held = held || (release.repeated && reckoned);
+        release.answer.map(|answer| (answer, held))
+    }
+
+    /// Gives up the answers to releases that were not acknowledged within a lease. The releases themselves stay.
+    pub(crate) fn take_unanswered(&mut self, now: Instant) -> Vec<Answer> {
+        if self.unanswered_at.is_none_or(|at| now < at) {
+            return Vec::new();
+        }
+        let (lease, mut unanswered, mut next) = (self.lease, Vec::new(), None);
+        for release in self.all.values_mut().filter(|r| r.answer.is_some()) {
+            match release.sent_since.map(|since| since + lease) {
+                Some(at) if at <= now => unanswered.extend(release.answer.take()),
+                at => next = super::permit::earlier(next, at),
+            }
+        }
+        self.unanswered_at = next;
+        unanswered
+    }
+}

@@ -1,0 +1,210 @@
+//! What follows from a reply, a push or a failed call: grants, refusals and losses.
+
+use super::permit::Hold;
+use super::waiters::{QueueEntry, Removed};
+use super::{Effects, HasTerms, State};
+use crate::backend::{Grant, Outcome, TicketState};
+use crate::error::{Error, ErrorKind};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// The pause after a failed call, and the longest after several in a row.
+const FIRST_RETRY: Duration = Duration::from_millis(20);
+const LAST_RETRY: Duration = Duration::from_millis(125);
+
+impl<C: HasTerms> State<C> {
+    /// The call that was sent at `sent` was answered.
+    pub(crate) fn on_reply(&mut self, outcome: &Outcome, sent: Instant, now: Instant) -> Effects<C> {
+        let mut effects = self.expire(now);
+        let Some(tickets) = self.sent.take() else {
+            return effects;
+        };
+        self.failures = 0;
+        self.retry_at = None;
+        self.trouble = None;
+        for (ticket, held) in tickets.release.iter().zip(&outcome.released) {
+            effects.answers
+                .extend(self.permits.releases.acknowledge(*ticket, *held, now));
+        }
+        for (ticket, state) in tickets.renew.iter().zip(&outcome.renewed) {
+            match state {
+                TicketState::Held { .. } => self.permits.confirm(*ticket, sent),
+                _ => self.lose(*ticket, ErrorKind::Lost, &mut effects),
+            }
+        }
+        for (ticket, state) in tickets.acquire.iter().zip(&outcome.acquired) {
+            match state {
+                TicketState::Held { token } => {
+                    self.granted(Grant::new(*ticket, *token), sent, now, &mut effects);
+                }
+                TicketState::Queued => {
+                    if !self.waiters.answered(*ticket, sent, now, self.lease) {
+                        self.permits.releases.confirm_queued(*ticket);
+                    }
+                }
+                TicketState::Refused | TicketState::Gone => {
+                    self.waiters.request_again(*ticket);
+                    self.retry_at = Some(now + FIRST_RETRY);
+                }
+            }
+        }
+        for (ticket, state) in tickets.try_acquire.iter().zip(&outcome.tried) {
+            match state {
+                TicketState::Held { token } => {
+                    self.granted(Grant::new(*ticket, *token), sent, now, &mut effects);
+                }
+                _ => self.refuse_try(*ticket, &mut effects),
+            }
+        }
+        for grant in &outcome.granted {
+            self.granted(*grant, sent, now, &mut effects);
+        }
+        self.poll_at = (outcome.poll_after).map(|after| now + after.min(self.lease));
+        // Waiters that were removed while the call was in flight were queued still.
+        let ours = self.waiters.queued() + self.permits.releases.queued();
+        self.handoff.observe(outcome, ours, self.limit, now);
+        if outcome.queued > 0 {
+            self.permits.end_all_lingering();
+        }
+        effects
+    }
+
+    /// A call failed or was given up. What it carried is added to the next one. `crowded`: the shortest pause, by the
+    /// number of names that retry.
+    pub(crate) fn on_failure(&mut self, jitter: f64, crowded: Duration, now: Instant) {
+        self.resend();
+        let pause = FIRST_RETRY * (1 << self.failures.min(4));
+        self.failures = self.failures.saturating_add(1);
+        // A permit must not be lost by a single failed call.
+        let pause = pause.min(LAST_RETRY).max(crowded.min(self.lease / 6));
+        self.retry_at = Some(now + pause.mul_f64(0.5 + jitter / 2.0));
+    }
+
+    /// Refuses the waiters without any answer of the backend, and the tries.
+    pub(crate) fn refuse_newcomers(&mut self, error: &Error) -> Effects<C> {
+        let mut removed = self.waiters.take_newcomers();
+        removed.extend(self.tries.take_all());
+        self.refuse(removed, error)
+    }
+
+    /// Refuses all waiters and tries, and releases all permits.
+    pub(crate) fn close(&mut self, error: &Error) -> Effects<C> {
+        let mut removed = self.waiters.take_all();
+        removed.extend(self.tries.take_all());
+        let mut effects = self.refuse(removed, error);
+        for ticket in self.permits.valid_tickets() {
+            self.lose(ticket, error.kind(), &mut effects);
+        }
+        effects
+    }
+
+    /// A grant was pushed, perhaps late or again. It changes nothing about a permit that is held here. Else it counts from
+    /// the last answered call that named the ticket: the backend counts from no earlier one.
+    pub(crate) fn pushed(&mut self, grant: Grant, now: Instant) -> Effects<C> {
+        let (mut effects, ticket) = (Effects::default(), grant.ticket);
+        if self.permits.is_held(ticket) {
+            self.permits.still_granted(ticket);
+            return effects;
+        }
+        let entry = self.waiters.entry(ticket);
+        match entry.or_else(|| self.permits.releases.entry(ticket)) {
+            Some(QueueEntry {
+                since,
+                doubtful: false,
+                ..
+            }) => self.granted(grant, since, now, &mut effects),
+            _ if self.waiters.has_ticket(ticket) => self.waiters.request_again(ticket),
+            _ => self.permits.releases.add_again(ticket),
+        }
+        effects
+    }
+
+    /// Every ticket of this node is gone: permits are lost, and the tickets of all waiters are sent again.
+    pub(crate) fn lose_all(&mut self) -> Effects<C> {
+        let mut effects = Effects::default();
+        for ticket in self.permits.valid_tickets() {
+            self.lose(ticket, ErrorKind::Lost, &mut effects);
+        }
+        self.resync();
+        effects
+    }
+
+    /// Pushes may have been missed: the tickets of all waiters are sent again.
+    pub(crate) fn resync(&mut self) {
+        self.waiters.request_oldest(usize::MAX);
+    }
+
+    /// A permit was granted, confirmed by a call that was sent at `sent`.
+    fn granted(&mut self, grant: Grant, sent: Instant, now: Instant, effects: &mut Effects<C>) {
+        let ticket = grant.ticket;
+        if self.permits.is_held(ticket) {
+            return self.permits.confirm(ticket, sent);
+        }
+        if self.permits.is_stale(sent, now) {
+            // It must be confirmed before it is used: it is sent (or released) again.
+            if self.tries.has(ticket) {
+                self.tries.request_again(ticket);
+            } else if self.waiters.has_ticket(ticket) {
+                self.waiters.request_again(ticket);
+            } else {
+                self.permits.releases.add_again(ticket);
+            }
+            return;
+        }
+        let caller = if let Some(removed) = self.tries.take(ticket) {
+            Some(removed.caller)
+        } else if self.waiters.has_ticket(ticket) {
+            self.waiters.grant(ticket)
+        } else {
+            self.reassign(ticket)
+        };
+        if let Some(caller) = caller {
+            self.stats.granted += 1;
+            let hold = self.permits.hold(grant, sent, now, caller.terms());
+            effects.granted.push((caller, hold));
+        }
+    }
+
+    /// A grant whose waiter was removed: the oldest waiter gets it unless its release was sent already; else it is
+    /// released.
+    fn reassign(&mut self, ticket: u64) -> Option<C> {
+        if !self.waiters.is_empty() && self.permits.releases.withdraw(ticket) {
+            let removed = self.waiters.pop_oldest()?;
+            return Some(self.release_ticket(removed, None));
+        }
+        self.permits.releases.add_again(ticket);
+        None
+    }
+
+    pub(super) fn lose(&mut self, ticket: u64, why: ErrorKind, effects: &mut Effects<C>) {
+        if let Some(hold) = self.permits.lose(ticket, why) {
+            self.count_loss(hold, why, effects);
+        }
+    }
+
+    pub(super) fn count_loss(&mut self, hold: Hold, why: ErrorKind, effects: &mut Effects<C>) {
+        self.stats.lost += 1;
+        effects.lost.push((hold, why));
+    }
+
+    fn refuse_try(&mut self, ticket: u64, effects: &mut Effects<C>) {
+        if let Some(removed) = self.tries.take(ticket) {
+            self.stats.limit_reached += 1;
+            let error = Error::new(ErrorKind::LimitReached, "every permit is taken");
+            effects.refused.push((removed.caller, error));
+        }
+    }
+
+    fn refuse(&mut self, removed: Vec<Removed<C>>, error: &Error) -> Effects<C> {
+        let mut effects = Effects::default();
+        for removed in removed {
+            match error.kind() {
+                ErrorKind::Unavailable => self.stats.unavailable += 1,
+                _ => self.stats.failed += 1,
+            }
+            let caller = self.release_ticket(removed, None);
+            effects.refused.push((caller, error.clone()));
+        }
+        effects
+    }
+}

@@ -1,0 +1,360 @@
+//! A backend that is slow, silent or gone, and what callers see of it.
+
+use crate::backend::{
+    Backend, Batching, Call, Event, Events, Inspection, Open, Promises, Replies, Session, each, exchange_one,
+};
+use crate::error::{Error, ErrorKind};
+use crate::name::{Node, Queue};
+use crate::{Coordinator, Memory, MutexGuard, Semaphore};
+use futures_util::future::{BoxFuture, join_all};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::runtime::Builder;
+use tokio::time::{Instant, sleep, timeout};
+
+pub(super) const MILLI: Duration = Duration::from_millis(1);
+pub(super) const SECOND: Duration = Duration::from_secs(1);
+
+/// How the backend takes the next calls.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Manner {
+    /// It answers after this time.
+    After(Duration),
+    /// It never answers, and carries nothing out.
+    Silent,
+    /// It fails at once.
+    Refusing,
+}
+
+/// A door in front of [`Memory`].
+#[derive(Clone)]
+pub(super) struct Door {
+    memory: Memory,
+    manners: Arc<Mutex<Manners>>,
+    witness: Arc<Witness>,
+}
+
+/// What the door has seen.
+#[derive(Debug, Default)]
+struct Witness {
+    calls: AtomicUsize,
+    under_way: AtomicUsize,
+    most: AtomicUsize,
+}
+
+#[derive(Debug)]
+struct Manners {
+    /// For one call each.
+    next: VecDeque<Manner>,
+    then: Manner,
+}
+
+struct Behind {
+    session: Arc<dyn Session>,
+    manners: Arc<Mutex<Manners>>,
+    witness: Arc<Witness>,
+}
+
+/// [`Memory`], with its events at hand.
+#[derive(Clone, Default)]
+struct Tapped {
+    memory: Memory,
+    events: Arc<Mutex<Option<Events>>>,
+}
+
+impl Backend for Tapped {}
+
+impl Open for Tapped {
+    fn open(self, node: Node, events: Events) -> Arc<dyn Session> {
+        *self.events.lock().unwrap() = Some(events.clone());
+        self.memory.open(node, events)
+    }
+}
+
+impl Door {
+    pub(super) fn new(then: Manner) -> Self {
+        let next = VecDeque::new();
+        Self {
+            memory: Memory::new(),
+            manners: Arc::new(Mutex::new(Manners { next, then })),
+            witness: Arc::default(),
+        }
+    }
+
+    pub(super) fn set(&self, then: Manner) {
+        self.manners.lock().unwrap().then = then;
+    }
+
+    fn once(&self, manner: Manner) {
+        self.manners.lock().unwrap().next.push_back(manner);
+    }
+
+    pub(super) fn semaphore(&self, lease: Duration) -> (Coordinator, Semaphore) {
+        let permits = Coordinator::builder(self.clone()).lease(lease);
+        let permits = permits.build().expect("a fine lease");
+        let semaphore = permits.semaphore("test", 1).expect("a fine limit");
+        (permits, semaphore)
+    }
+}
+
+impl Witness {
+    async fn watch(&self, call: impl Future<Output = ()>) {
+        let under_way = self.under_way.fetch_add(1, Relaxed) + 1;
+        self.most.fetch_max(under_way, Relaxed);
+        call.await;
+        self.under_way.fetch_sub(1, Relaxed);
+    }
+}
+
+impl Backend for Door {}
+
+impl Open for Door {
+    fn open(self, node: Node, events: Events) -> Arc<dyn Session> {
+        Arc::new(Behind {
+            session: self.memory.open(node, events),
+            manners: self.manners,
+            witness: self.witness,
+        })
+    }
+}
+
+impl Session for Behind {
+    fn exchange(&self, batch: Vec<Call>) -> Replies<'_> {
+        each(batch, |call| {
+            let manner = {
+                let mut manners = self.manners.lock().unwrap();
+                manners.next.pop_front().unwrap_or(manners.then)
+            };
+            async move {
+                self.witness.calls.fetch_add(1, Relaxed);
+                match manner {
+                    Manner::After(time) => self.witness.watch(sleep(time)).await,
+                    Manner::Silent => std::future::pending().await,
+                    Manner::Refusing => {
+                        return Err(Error::new(ErrorKind::Unavailable, "refused"));
+                    }
+                }
+                exchange_one(&*self.session, call).await
+            }
+        })
+    }
+
+    fn batching(&self) -> Batching {
+        Batching::SINGLE
+    }
+
+    fn inspect(&self, queue: Queue) -> BoxFuture<'_, Result<Inspection, Error>> {
+        self.session.inspect(queue)
+    }
+
+    fn evict(&self, queue: Queue, ticket: String) -> BoxFuture<'_, Result<bool, Error>> {
+        self.session.evict(queue, ticket)
+    }
+
+    fn check(&self, lease: Duration) -> BoxFuture<'_, Result<(), Error>> {
+        self.session.check(lease)
+    }
+
+    fn promises(&self) -> Promises {
+        self.session.promises()
+    }
+}
+
+/// How long it took, and what came of it.
+pub(super) async fn timed<T>(future: impl Future<Output = T>) -> (Duration, T) {
+    let before = Instant::now();
+    let result = future.await;
+    (before.elapsed(), result)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_answer_is_heard_however_many_come_meanwhile() {
+    let door = Door::new(Manner::After(450 * MILLI));
+    let (_permits, semaphore) = door.semaphore(10 * SECOND);
+    let first = tokio::spawn({
+        let semaphore = semaphore.clone();
+        async move { semaphore.acquire().await }
+    });
+    // Each of them has something new to say while the first call is under way.
+    let mut others = Vec::new();
+    for _ in 0..20 {
+        sleep(30 * MILLI).await;
+        let semaphore = semaphore.clone();
+        others.push(tokio::spawn(async move { semaphore.acquire().await }));
+    }
+    let permit = first.await.unwrap().expect("a permit");
+    assert_eq!(semaphore.stats().in_use, 1);
+    drop(permit);
+    for other in others {
+        drop(other.await.unwrap().expect("a permit"));
+    }
+}
+
+#[test]
+fn a_try_is_answered_though_the_runtime_goes_that_asked_for_it() {
+    let door = Door::new(Manner::After(Duration::ZERO));
+    door.once(Manner::Silent);
+    door.once(Manner::Silent);
+    let permits = Coordinator::builder(door.clone()).outage_after(30 * SECOND);
+    let permits = permits.build().expect("fine settings");
+    // Room for both: the other one may be served before its runtime has dropped it.
+    let semaphore = permits.semaphore("test", 2).expect("a fine limit");
+    // The pump lives here, and is about to ask for the second time when this goes.
+    let there = Builder::new_multi_thread().enable_all().build().unwrap();
+    let other = semaphore.clone();
+    there.spawn(async move { other.try_acquire().await.map(drop) });
+    while semaphore.stats().waiting == 0 {
+        std::thread::yield_now();
+    }
+    let here = Builder::new_current_thread().enable_all().build().unwrap();
+    let answer = here.block_on(async {
+        let attempt = tokio::spawn(async move { semaphore.try_acquire().await.map(drop) });
+        sleep(700 * MILLI).await;
+        there.shutdown_background();
+        timeout(5 * SECOND, attempt).await
+    });
+    let answer = answer.expect("an answer").unwrap();
+    assert!(answer.is_ok(), "{answer:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn newcomers_are_refused_in_time_however_the_backend_fails() {
+    for lease in [SECOND, 10 * SECOND] {
+        for quick in 0..12 {
+            let door = Door::new(Manner::Silent);
+            for _ in 0..quick {
+                door.once(Manner::Refusing);
+            }
+            let (_permits, semaphore) = door.semaphore(lease);
+            let (took, answer) = timed(semaphore.acquire()).await;
+            assert_eq!(answer.unwrap_err().kind(), ErrorKind::Unavailable);
+            let fine = SECOND..=1250 * MILLI;
+            assert!(fine.contains(&took), "{took:?}, {lease:?}, {quick}");
+            let (took, answer) = timed(semaphore.try_acquire()).await;
+            assert_eq!(answer.unwrap_err().kind(), ErrorKind::Unavailable);
+            assert_eq!(took, Duration::ZERO, "it is known by now");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_second_outage_is_like_the_first_and_who_was_answered_waits_on() {
+    let door = Door::new(Manner::After(MILLI));
+    let (_permits, semaphore) = door.semaphore(10 * SECOND);
+    let held = semaphore.acquire().await.unwrap();
+    let waiting = tokio::spawn({
+        let semaphore = semaphore.clone();
+        async move { semaphore.acquire().await }
+    });
+    sleep(SECOND).await;
+    for _ in 0..2 {
+        door.set(Manner::Silent);
+        let (took, answer) = timed(semaphore.acquire()).await;
+        assert_eq!(answer.unwrap_err().kind(), ErrorKind::Unavailable);
+        assert!((SECOND..=1250 * MILLI).contains(&took), "{took:?}");
+        sleep(2 * SECOND).await;
+        door.set(Manner::After(MILLI));
+        sleep(SECOND).await;
+        assert!(held.is_valid() && !waiting.is_finished());
+        let error = semaphore.try_acquire().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::LimitReached, "it answers again");
+    }
+    drop(held);
+    drop(waiting.await.unwrap().expect("a permit"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_that_ends_loses_every_permit_at_once_and_those_who_wait_get_in() {
+    let tapped = Tapped::default();
+    let permits = Coordinator::new(tapped.clone());
+    let one = permits.mutex("one").unwrap();
+    let many = permits.semaphore("many", 2).unwrap();
+    let (guard, permit) = (one.lock().await.unwrap(), many.acquire().await.unwrap());
+    let waiter = tokio::spawn({
+        let one = one.clone();
+        async move { one.lock().await }
+    });
+    sleep(10 * MILLI).await;
+    let start = Instant::now();
+    let events = tapped.events.lock().unwrap().clone().unwrap();
+    events.send(Event::Lost);
+    timeout(SECOND, guard.lost())
+        .await
+        .expect("the guard is told");
+    timeout(SECOND, permit.lost())
+        .await
+        .expect("the permit is told");
+    assert!(start.elapsed() < 10 * MILLI);
+    assert_eq!((many.stats().lost, many.stats().in_use), (1, 0));
+    let guard = timeout(SECOND, waiter).await.expect("it gets in");
+    assert!(guard.unwrap().unwrap().is_valid());
+}
+
+#[tokio::test(start_paused = true)]
+async fn ten_thousand_keys_are_renewed_and_nobody_waits_behind_them() {
+    let door = Door::new(Manner::After(10 * MILLI));
+    let permits = Coordinator::new(door.clone());
+    let guards = ten_thousand(&permits).await;
+    door.witness.most.store(0, Relaxed);
+    // All of them are due at once, and then again. Newcomers come by all the while.
+    let start = Instant::now();
+    while start.elapsed() < 8 * SECOND {
+        let (took, guard) = timed(permits.mutex("another").unwrap().lock()).await;
+        assert!(took <= 20 * MILLI, "{took:?}");
+        guard.unwrap().unlock().await.unwrap();
+    }
+    assert!(guards.iter().all(|guard| guard.is_valid()));
+    let most = door.witness.most.load(Relaxed);
+    assert!((200..=257).contains(&most), "{most} calls at a time");
+}
+
+async fn ten_thousand(permits: &Coordinator) -> Vec<MutexGuard> {
+    let locks = (0..10_000).map(|n| {
+        let mutex = permits.mutex(n.to_string()).expect("a fine name");
+        async move { mutex.lock().await.expect("free") }
+    });
+    join_all(locks).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn ten_thousand_keys_do_not_storm_a_backend_that_is_down() {
+    let door = Door::new(Manner::After(10 * MILLI));
+    let permits = Coordinator::new(door.clone());
+    drop(ten_thousand(&permits).await);
+    door.set(Manner::Refusing);
+    sleep(SECOND).await;
+    door.witness.calls.store(0, Relaxed);
+    sleep(5 * SECOND).await;
+    let calls = door.witness.calls.load(Relaxed);
+    assert!(calls < 100_000, "{calls} in five seconds");
+    // When it is back everything is said, soon.
+    door.set(Manner::After(10 * MILLI));
+    let (took, done) = timed(permits.shutdown(SECOND)).await;
+    assert!(done.is_ok() && took < 2 * SECOND, "{done:?} after {took:?}");
+}
+
+#[test]
+fn a_permit_that_lingered_is_renewed_though_the_runtime_is_gone_that_it_came_on() {
+    for gone_before in [true, false] {
+        let permits = Coordinator::builder(Memory::new()).lease(SECOND);
+        let permits = permits.build().expect("a fine lease");
+        let semaphore = permits.semaphore("test", 4).expect("a fine limit");
+        let runtime = || Builder::new_current_thread().enable_all().build().unwrap();
+        let (here, mut there) = (runtime(), Some(runtime()));
+        if let Some(there) = &there {
+            there.block_on(async { drop(semaphore.acquire().await.expect("free")) });
+        }
+        assert_eq!(semaphore.stats().lingering, 1);
+        if gone_before {
+            drop(there.take());
+        }
+        let permit = here.block_on(semaphore.acquire()).expect("it lingered");
+        drop(there);
+        here.block_on(async {
+            let lost = timeout(2 * SECOND, permit.lost()).await;
+            assert!(lost.is_err() && permit.is_valid(), "{lost:?}");
+        });
+    }
+}

@@ -1,0 +1,33 @@
+//! Tests of what the public interface does not show.
+
+mod driver;
+mod handoff;
+mod simulation;
+
+use super::state::{Effects, HasTerms, Plan, State, Tickets};
+use tokio::time::Instant;
+
+/// What the driver does with a name.
+#[derive(Debug)]
+enum Step {
+    Send(Tickets),
+    /// There is only a renewal to send, which is not urgent before then.
+    Renewal(Instant),
+    Wait(Instant),
+    Idle,
+}
+
+/// The next step about a name. `renew`: a renewal that is not urgent may be sent.
+fn next_step<C: HasTerms>(state: &mut State<C>, now: Instant, renew: bool) -> (Step, Effects<C>) {
+    let (tickets, effects) = state.next_call(now, renew);
+    let step = match tickets {
+        Some(tickets) => Step::Send(tickets),
+        None => match state.plan(now) {
+            Plan::Urgent => Step::Wait(now),
+            Plan::Renewal(urgent_at) => Step::Renewal(urgent_at),
+            Plan::At(at) => Step::Wait(at),
+            Plan::Idle => Step::Idle,
+        },
+    };
+    (step, effects)
+}

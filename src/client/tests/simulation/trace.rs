@@ -1,0 +1,41 @@
+//! The last events of a run, for whoever wants to see them.
+
+use super::Time;
+use std::cell::RefCell;
+use std::collections::VecDeque;
+
+/// So many events.
+const SHOWN: usize = 150;
+
+thread_local! {
+    /// `None`: nobody wants to see it.
+    static TRACE: RefCell<Option<VecDeque<String>>> = const { RefCell::new(None) };
+}
+
+/// Adds to the trace what happens at this time, if there is a trace.
+macro_rules! note {
+    ($now:expr, $($what:tt)*) => {
+        $crate::client::tests::simulation::trace::add($now, || format!($($what)*))
+    };
+}
+
+pub(super) use note;
+
+pub(super) fn add(now: Time, what: impl FnOnce() -> String) {
+    TRACE.with_borrow_mut(|trace| {
+        if let Some(trace) = trace {
+            if trace.len() == SHOWN {
+                trace.pop_front();
+            }
+            trace.push_back(format!("{:>9.3} ms  {}", now as f64 / 1e3, what()));
+        }
+    });
+}
+
+/// What happens in `run` before it ends or fails.
+pub(super) fn of(run: impl FnOnce()) -> String {
+    TRACE.set(Some(VecDeque::new()));
+    run();
+    let trace = TRACE.take().unwrap_or_default();
+    Vec::from(trace).join("\n")
+}
