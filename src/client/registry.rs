@@ -83,7 +83,7 @@ impl Client {
                 sees_others: session.promises().fifo,
             };
             // Two attempts, the second over a new connection, end well before an outage is declared.
-            let call_timeout = call_time(lease).min(outage_after * 2 / 5);
+            let call_timeout = call_time(lease).min(outage_after / 5 * 2);
             Self {
                 node,
                 lease,

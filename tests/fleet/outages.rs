@@ -96,7 +96,7 @@ async fn survive(
             .unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable);
         assert!(!waits.is_finished(), "who waits already waits on");
-        let lines = logs.with("does not answer: whoever");
+        let lines = logs.with("does not answer: new callers");
         assert_eq!(lines.len(), outage, "{lines:#?}");
 
         end(server);

@@ -171,7 +171,7 @@ pub(super) async fn timed<T>(future: impl Future<Output = T>) -> (Duration, T) {
 
 #[tokio::test(start_paused = true)]
 async fn a_slow_answer_is_heard_however_many_come_meanwhile() {
-    let door = Door::new(Manner::After(450 * MILLI));
+    let door = Door::new(Manner::After(350 * MILLI));
     let (_permits, semaphore) = door.semaphore(10 * SECOND);
     let first = tokio::spawn({
         let semaphore = semaphore.clone();

@@ -2,6 +2,7 @@
 
 mod driver;
 mod handoff;
+mod scheduling;
 mod simulation;
 
 use super::state::{Effects, HasTerms, Plan, State, Tickets};
