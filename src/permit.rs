@@ -16,8 +16,9 @@ use tokio::time::{Instant, Sleep};
 
 /// One permit of a [`Semaphore`](crate::Semaphore), renewed in the background for as long as this value lives.
 ///
-/// Dropping it gives it back. Drop never blocks and never panics, works during unwinding and outside a runtime (if no
-/// runtime is left to send the word, the permit comes free when its lease runs out).
+/// Dropping it releases it. Drop never blocks and never panics, and works during unwinding and outside a runtime. If no
+/// runtime is left, the release is sent as soon as the coordinator is used on another one; see
+/// [`CoordinatorBuilder::dedicated_thread`](crate::CoordinatorBuilder::dedicated_thread).
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -111,7 +112,7 @@ impl Permit {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unavailable`] if nobody answered for one lease: it came free by itself then.
+    /// [`ErrorKind::Unavailable`] if the backend has not answered for one lease. The release is resent until it does.
     ///
     /// # Cancel safety
     ///
@@ -123,7 +124,7 @@ impl Permit {
         held.await.map_err(|_| {
             Error::new(
                 ErrorKind::Unavailable,
-                "the backend did not answer the release: the permit comes free with its lease",
+                "the backend has not acknowledged the release within a lease: it is resent until it does",
             )
         })
     }

@@ -12,7 +12,8 @@
 //! | is paused or cut off for less than 6.7 s | nothing | nothing |
 //! | is paused or cut off for longer than a lease | its permits are free one lease after its last word | on its return, at once: [`is_valid`] is `false`, a mutex is lost. A permit is lost as soon as the backend has answered. Who waits joins the line anew, at its end |
 //! | has a wrong clock, by any amount | nothing | nothing: only the server's clock counts |
-//! | drops a permit when its runtime is gone | the permit is free when the process next asks for that name, one lease later at most | – |
+//! | drops a permit when no runtime is left | the permit is free when the process next uses the coordinator on any runtime, one lease later at most; at once with [`dedicated_thread`] | – |
+//! | blocks all threads of its runtime for longer than a lease | its permits are free one lease after its last heartbeat; nothing, with [`dedicated_thread`] | as after a pause: see [`cpu_bound`](super::cpu_bound) |
 //! | panics while it holds | the permit goes back when it is dropped in the unwinding | – |
 //!
 //! # An outage
@@ -27,8 +28,9 @@
 //! | comes | waits for up to 1 s ([`outage_after`]), then, at once from there on, is refused with [`Unavailable`], or let pass ([`OnUnavailable`]); with a shorter timeout of its own it is refused by that in the first second |
 //! | had a right withdrawn, or the password changed | the same; newcomers are refused at once with [`Denied`] |
 //!
-//! All is as before within 2 s of its return, or once there is a majority and a leader. A call that runs late, twice, or whose answer is lost does no harm. Each has a
-//! number, and what was said later wins.
+//! All is as before within 2 s of its return, or once there is a majority and a leader, however long it was away: releases
+//! are resent until they are acknowledged. A call that is executed late or twice, or whose reply is lost, does no harm: calls
+//! are numbered, and a later one wins.
 //!
 //! What a server can forget, and what happens when one of several goes, differs: see the pages of [`redis`](super::redis),
 //! [`redlock`](super::redlock), [`etcd`](super::etcd) and [`zookeeper`](super::zookeeper), and the table of
@@ -54,6 +56,7 @@
 //! [`Memory`](crate::Memory) forgets only with its process, and nobody else is there to notice.
 //!
 //! [`shutdown`]: crate::Coordinator::shutdown
+//! [`dedicated_thread`]: crate::CoordinatorBuilder::dedicated_thread
 //! [`is_valid`]: crate::Permit::is_valid
 //! [`outage_after`]: crate::CoordinatorBuilder::outage_after
 //! [`Unavailable`]: crate::ErrorKind::Unavailable

@@ -8,6 +8,8 @@
 //! | What may I rely on while I hold something? | [`leases`] |
 //! | What happens when something breaks, and for how long? | [`failures`] |
 //! | What does it need in production, and in tests? | [`running`] |
+//! | What about platforms that freeze a process after its response? | [`serverless`] |
+//! | What about CPU-bound work, blocked runtimes and several runtimes in one process? | [`cpu_bound`] |
 //! | What does a backend promise, what can it lose when, and when is it the one to choose? | [`redis`], [`redlock`], [`etcd`], [`zookeeper`] |
 //! | Which fault costs what, over which backend, and which test shows it? | [`guarantees`] |
 //!
@@ -15,6 +17,7 @@
 //! [set](crate::CoordinatorBuilder::lease).
 
 pub mod choosing;
+pub mod cpu_bound;
 pub mod etcd;
 pub mod failures;
 pub mod guarantees;
@@ -24,4 +27,5 @@ pub mod queue;
 pub mod redis;
 pub mod redlock;
 pub mod running;
+pub mod serverless;
 pub mod zookeeper;

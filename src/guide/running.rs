@@ -53,6 +53,9 @@
 //! # }
 //! ```
 //!
+//! On a platform that freezes the process after each response, [`Coordinator::flush`] takes the place of the shutdown: see
+//! [`serverless`](super::serverless).
+//!
 //! (In a container it is `SIGTERM` that comes: listen for both, with `tokio::signal::unix`.)
 //!
 //! # Who holds, who waits
@@ -136,12 +139,16 @@
 //! # }
 //! ```
 //!
+//! A static coordinator may be shared by tests that each have a runtime of their own: permits of an ended test are released
+//! by the next one.
+//!
 //! To see what your service does when it loses a permit, evict it. To have no limit in some environment, without other
 //! types: [`enabled(false)`](crate::DistributedConcurrencyLimitLayer::enabled).
 //!
 //! [`Redis`]: crate::Redis
 //! [`Memory`]: crate::Memory
 //! [`Coordinator::check`]: crate::Coordinator::check
+//! [`Coordinator::flush`]: crate::Coordinator::flush
 //! [`Coordinator::shutdown`]: crate::Coordinator::shutdown
 //! [`Coordinator::inspect`]: crate::Coordinator::inspect
 //! [`Coordinator::evict`]: crate::Coordinator::evict
