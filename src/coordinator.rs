@@ -2,8 +2,8 @@
 
 use crate::backend::any::AnyBackend;
 use crate::backend::{Backend, Inspection, Promises};
-use crate::error::{Error, ErrorKind};
 use crate::client::{Client, Placement, Settings};
+use crate::error::{Error, ErrorKind};
 use crate::mutex::{MOST_NAMES, Mutex, MutexGuards};
 use crate::name::Queue;
 use crate::semaphore::Semaphore;

@@ -72,10 +72,10 @@
 )]
 
 mod backend;
+mod client;
 mod clock;
 mod coordinator;
 mod error;
-mod client;
 pub mod guide;
 pub mod layers;
 mod mutex;

@@ -1,8 +1,8 @@
 //! A mutex that a whole fleet shares, with fencing tokens.
 
 use crate::backend::Inspection;
-use crate::error::{Error, ErrorKind};
 use crate::client::{Acquire, QueueClient, Wait};
+use crate::error::{Error, ErrorKind};
 use crate::permit::Permit;
 use crate::semaphore::MAX_WAITING;
 use std::fmt;
@@ -245,7 +245,7 @@ impl MutexGuard {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unavailable`] if nobody answered for one lease: it came free by itself then.
+    /// [`ErrorKind::Unavailable`] if the backend has not answered for one lease. The release is resent until it does.
     ///
     /// # Cancel safety
     ///

@@ -65,13 +65,15 @@ impl Queue {
                 "a name of {length} bytes is too long: {LONGEST_NAME} is the most"
             )));
         }
-        let parts: Vec<String> = (parts.iter())
-            .map(|part| percent_encode(part, ESCAPED).to_string())
-            .collect();
-        Ok(Self {
-            kind,
-            name: shorten(parts.join("+")).into(),
-        })
+        let mut name = String::with_capacity(length + parts.len());
+        for (at, part) in parts.iter().enumerate() {
+            if at > 0 {
+                name.push('+');
+            }
+            name.extend(percent_encode(part, ESCAPED));
+        }
+        let name = shorten(name).into();
+        Ok(Self { kind, name })
     }
 
     /// The queue with this kind and this name in its safe form, as a backend hands them back. `None` for anything that is

@@ -1,8 +1,8 @@
 //! A granted ticket as a value: dropping it lets the ticket leave.
 
+use crate::client::{Client, Hold, QueueClient};
 use crate::clock;
 use crate::error::{Error, ErrorKind};
-use crate::client::{QueueClient, Client, Hold};
 use crate::name::Queue;
 use pin_project_lite::pin_project;
 use std::fmt;

@@ -1,7 +1,7 @@
 //! A semaphore whose permits a whole fleet shares.
 
-use crate::error::Error;
 use crate::client::QueueClient;
+use crate::error::Error;
 use crate::permit::Permit;
 use std::sync::Arc;
 use std::time::Duration;

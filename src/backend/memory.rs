@@ -4,7 +4,10 @@ mod lease_clock;
 pub(crate) mod room;
 
 use self::room::{Push, Room};
-use super::{Backend, Batching, Call, Event, Events, Inspection, Open, Promises, Replies, Reply, Session, together};
+use super::{
+    Backend, Batching, Call, Event, Events, Inspection, Open, Promises, Replies, Reply, Session,
+    together,
+};
 use crate::clock;
 use crate::error::Error;
 use crate::name::{Node, Queue};

@@ -1,6 +1,6 @@
 //! Rules 2 and 9: calls that are repeated, given up, or late.
 
-use super::peer::{acquire, renew, release, letters, nothing};
+use super::peer::{acquire, letters, nothing, release, renew};
 use super::rig::{Rig, elsewhere, limit, pass, queue};
 use crate::backend::Reply;
 use tokio::time::Instant;
@@ -132,7 +132,11 @@ pub(super) async fn rule_02_leave_of_an_unknown_ticket_is_fine<R: Rig>(rig: &R) 
     let (mut a, mut b) = (rig.peer(1), rig.peer(1));
     assert_eq!(a.release([1, 2]).await, [false, false]);
     b.must_enter(1).await;
-    assert_eq!(a.release([1]).await, [false], "another node's is not its own");
+    assert_eq!(
+        a.release([1]).await,
+        [false],
+        "another node's is not its own"
+    );
     assert_eq!(b.renew([1]).await, "H");
     assert_eq!(b.release([9, 1, 8]).await, [false, true, false]);
     assert_eq!(b.release([1]).await, [false], "a second time");

@@ -1,6 +1,6 @@
 //! Rules 5, 6 and 7: how long tickets live.
 
-use super::peer::{acquire, renew, letters, nothing};
+use super::peer::{acquire, letters, nothing, renew};
 use super::rig::{Rig, pass};
 use std::time::Duration;
 use tokio::time::Instant;

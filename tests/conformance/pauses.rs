@@ -3,7 +3,7 @@
 //! Where a session decides who is alive ([`Rig::FORGIVES`] is false) whoever was silent for a lease is out, and each of these
 //! tests sees to it that he is, at once.
 
-use super::peer::{acquire, renew, nothing};
+use super::peer::{acquire, nothing, renew};
 use super::rig::{Rig, queue, silence};
 use crate::backend::TicketState;
 use tokio::time::Instant;
@@ -130,7 +130,10 @@ pub(super) async fn who_is_a_little_late_keeps_what_nobody_took<R: Rig>(rig: &R)
         assert_eq!(b.acquire([1]).await, "H");
         return;
     }
-    assert_eq!(a.say(renew([1])).await.renewed, [TicketState::Held { token }]);
+    assert_eq!(
+        a.say(renew([1])).await.renewed,
+        [TicketState::Held { token }]
+    );
     assert_eq!(b.acquire([1]).await, "W");
 }
 

@@ -1,6 +1,8 @@
 //! A node as the tests drive it: it says exactly what it is told to.
 
-use crate::backend::{Call, Event, Grant, Inspection, Outcome, Reply, Session, TicketState, exchange_one};
+use crate::backend::{
+    Call, Event, Grant, Inspection, Outcome, Reply, Session, TicketState, exchange_one,
+};
 use crate::error::{Error, ErrorKind};
 use crate::name::{Node, Queue};
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! Rule 4: a lost place is found again, and a push is a hint.
 
-use super::peer::{acquire, renew, letters, nothing, tickets};
+use super::peer::{acquire, letters, nothing, renew, tickets};
 use super::rig::{Rig, limit, pass, silence};
 use crate::backend::TicketState;
 use tokio::time::Instant;

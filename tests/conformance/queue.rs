@@ -1,6 +1,6 @@
 //! Rules 1 and 3: how many are in, and who is next.
 
-use super::peer::{acquire, renew, letters, nothing, tickets, try_acquire};
+use super::peer::{acquire, letters, nothing, renew, tickets, try_acquire};
 use super::rig::{Rig, pass, queue};
 use crate::backend::MAX_TICKETS;
 
@@ -146,7 +146,9 @@ pub(super) async fn rule_03_a_newcomer_never_passes_the_queue<R: Rig>(rig: &R) {
     let (mut a, mut b, mut c) = (rig.peer(1), rig.peer(1), rig.peer(1));
     a.must_enter(1).await;
     assert_eq!(b.acquire([1]).await, "W");
-    let outcome = a.say(nothing().release([1]).acquire([2]).try_acquire([3])).await;
+    let outcome = a
+        .say(nothing().release([1]).acquire([2]).try_acquire([3]))
+        .await;
     assert_eq!(letters(&outcome.acquired), "W");
     assert_eq!(letters(&outcome.tried), "R");
     assert_eq!(c.acquire([1]).await, "W");
@@ -209,7 +211,9 @@ pub(super) async fn rule_03_a_repeated_enter_keeps_its_place<R: Rig>(rig: &R) {
 pub(super) async fn rule_03_one_call_leaves_and_enters_at_the_end<R: Rig>(rig: &R) {
     let mut a = rig.peer(2);
     assert_eq!(a.acquire([1, 2, 3]).await, "HHW");
-    let outcome = a.say(nothing().release([1]).renew([2]).acquire([3, 4])).await;
+    let outcome = a
+        .say(nothing().release([1]).renew([2]).acquire([3, 4]))
+        .await;
     assert_eq!(outcome.released, [true]);
     assert_eq!(letters(&outcome.renewed), "H");
     assert_eq!(letters(&outcome.acquired), "HW");

@@ -95,7 +95,7 @@ mod tls {
 
     /// As the documentation of `Redis` names them.
     const RIGHTS: &str = "+eval +evalsha +time +zadd +zrem +zcard +zcount +zrange +zmscore +zremrangebyscore +hmget \
-                          +hset +hdel +hgetall +get +set +del +pexpire +publish +subscribe";
+                          +hset +hdel +hgetall +get +mget +set +del +exists +pexpire +publish +subscribe";
 
     static SET: LazyLock<(Authority, Certificate, RedisServer)> = LazyLock::new(|| {
         let authority = Authority::new();

@@ -1,6 +1,6 @@
 //! Rules 8 and 10: tokens, and what is left behind.
 
-use super::peer::{Peer, acquire, renew, letters, nothing};
+use super::peer::{Peer, acquire, letters, nothing, renew};
 use super::rig::{Rig, limit, pass, queue, silence};
 use crate::backend::TicketState;
 use std::time::Duration;
@@ -32,7 +32,8 @@ pub(super) async fn rule_08_tokens_increase<R: Rig>(rig: &R) {
             "let in at once: {acquired} after {granted}"
         );
         a.release([ticket]).await;
-        let TicketState::Held { token: tried } = a.say(super::peer::try_acquire([ticket])).await.tried[0]
+        let TicketState::Held { token: tried } =
+            a.say(super::peer::try_acquire([ticket])).await.tried[0]
         else {
             panic!("a try was refused");
         };

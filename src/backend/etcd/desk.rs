@@ -103,7 +103,12 @@ impl Desk {
         self.running = true;
         let until = now + call.lease;
         self.until = self.until.max(until);
-        for ticket in call.renew.iter().chain(&call.acquire).chain(&call.try_acquire) {
+        for ticket in call
+            .renew
+            .iter()
+            .chain(&call.acquire)
+            .chain(&call.try_acquire)
+        {
             if let Some(own) = self.own.get_mut(ticket) {
                 own.until = own.until.max(until);
             }
@@ -128,7 +133,10 @@ impl Desk {
     pub(super) fn needs_lease(&self, call: &Call) -> bool {
         !call.acquire.is_empty()
             || !call.try_acquire.is_empty()
-            || call.renew.iter().any(|ticket| self.own.contains_key(ticket))
+            || call
+                .renew
+                .iter()
+                .any(|ticket| self.own.contains_key(ticket))
     }
 
     /// Everything of this process is gone.
@@ -318,7 +326,11 @@ impl Desk {
             .filter_map(|(_, place)| wire::own_number(&place.ticket, node))
             .collect();
         let named = |ticket: &u64| {
-            let mut named = call.acquire.iter().chain(&call.renew).chain(&call.try_acquire);
+            let mut named = call
+                .acquire
+                .iter()
+                .chain(&call.renew)
+                .chain(&call.try_acquire);
             named.any(|named| named == ticket)
         };
         let (granted, others): (Vec<Grant>, Vec<Grant>) = news

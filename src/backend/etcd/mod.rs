@@ -12,7 +12,9 @@ mod watch;
 mod wire;
 
 use crate::backend::tls::Tls;
-use crate::backend::{Backend, Batching, Call, Events, Inspection, Open, Promises, Replies, Session, each};
+use crate::backend::{
+    Backend, Batching, Call, Events, Inspection, Open, Promises, Replies, Session, each,
+};
 use crate::error::{Error, ErrorKind};
 use crate::name::{Node, Queue};
 use desk::Desk;

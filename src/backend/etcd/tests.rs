@@ -164,10 +164,13 @@ async fn until_token(peer: &Peer, ticket: u64, within: Duration) -> u64 {
     loop {
         let answer = timeout(
             Duration::from_millis(500),
-            exchange_one(&*peer.session, Call {
-                acquire: vec![ticket],
-                ..peer.call()
-            }),
+            exchange_one(
+                &*peer.session,
+                Call {
+                    acquire: vec![ticket],
+                    ..peer.call()
+                },
+            ),
         );
         if let Ok(Ok(Reply::Done(outcome))) = answer.await
             && is_held(&outcome.acquired)

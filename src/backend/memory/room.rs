@@ -1,7 +1,7 @@
 //! One queue in memory: pure, with the time as an argument.
 
 use super::lease_clock::{LeaseClock, Leases};
-use crate::backend::{Call, Events, Grant, Inspection, Outcome, Reply, TicketState, TicketInfo};
+use crate::backend::{Call, Events, Grant, Inspection, Outcome, Reply, TicketInfo, TicketState};
 use crate::name::Node;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
@@ -321,7 +321,13 @@ impl Room {
         granted
     }
 
-    fn try_acquire(&mut self, node: &Node, number: u64, limit: u32, held_back: bool) -> TicketState {
+    fn try_acquire(
+        &mut self,
+        node: &Node,
+        number: u64,
+        limit: u32,
+        held_back: bool,
+    ) -> TicketState {
         let state = self.state(node, number);
         if state != TicketState::Gone {
             return state;

@@ -33,14 +33,16 @@ impl RedisSession {
         };
         let number = rand::random_range(1..1 << 30) * 4;
         let (first, second) = (number, number + 1);
-        self.say(call(number, &[], &[], &[first, second])).await?;
-        self.look(queue).await?;
+        self.exchange_one(call(number, &[], &[], &[first, second]))
+            .await?;
+        self.list_tickets(queue).await?;
         let answer = self
-            .say(call(number + 1, &[first], &[first], &[second]))
+            .exchange_one(call(number + 1, &[first], &[first], &[second]))
             .await?;
         let granted = matches!(&answer, Reply::Done(outcome)
             if matches!(outcome.acquired.as_slice(), [TicketState::Held { .. }]));
-        self.say(call(number + 2, &[second], &[], &[])).await?;
+        self.exchange_one(call(number + 2, &[second], &[], &[]))
+            .await?;
         if !granted {
             return Err(wire::nonsense(self.servers.name()));
         }

@@ -1,9 +1,9 @@
-//! The Redis backend: one script does everything a gate has to say about a name.
+//! The Redis backend: one script executes a batch of calls.
 
-mod bundle;
 mod check;
 #[cfg(feature = "redis-cluster")]
 mod cluster;
+mod codec;
 mod connection;
 #[cfg(feature = "redlock")]
 mod line;
@@ -11,21 +11,24 @@ mod line;
 mod sentinel;
 mod server;
 mod servers;
-#[cfg(any())]
+#[cfg(test)]
 mod tests;
 mod url;
 pub(super) mod wire;
 
 #[cfg(feature = "redis-tls")]
 use crate::backend::tls::Tls;
-use crate::backend::{Backend, Batching, Call, Events, Inspection, Open, Outcome, Promises, Replies, Reply, Session, each};
+use crate::backend::{
+    Backend, Batching, Call, Events, Inspection, Open, Outcome, Promises, Replies, Reply, Session,
+    each, together,
+};
 use crate::error::Error;
 use crate::name::{Node, Queue};
-use bundle::Bundles;
 #[cfg(feature = "redlock")]
 pub(super) use check::{Missing, check_version};
+use codec::{Answer, Forms};
 use connection::{Link, Target};
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, join_all};
 #[cfg(feature = "redlock")]
 pub(super) use line::Line;
 #[cfg(feature = "redis-sentinel")]
@@ -39,11 +42,27 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-static EXCHANGE: LazyLock<Source> = LazyLock::new(|| Source::new(include_str!("exchange.lua")));
-static INSPECT: LazyLock<Source> = LazyLock::new(|| Source::new(include_str!("inspect.lua")));
+/// The script that executes a batch.
+const EXCHANGE_CODE: &str = concat!(
+    include_str!("script/arguments.lua"),
+    include_str!("script/general.lua"),
+    include_str!("script/batch.lua"),
+);
+static EXCHANGE: LazyLock<Source> = LazyLock::new(|| Source::new(EXCHANGE_CODE));
+static INSPECT: LazyLock<Source> =
+    LazyLock::new(|| Source::new(include_str!("script/inspect.lua")));
 
 pub(super) const PREFIX: &str = "permit";
 const LONGEST_PREFIX: usize = 64;
+/// Our own tickets are far shorter.
+const LONGEST_TICKET: usize = u16::MAX as usize;
+/// What a single server handles well. A second batch fills the time that the first one travels; with more of them each one
+/// would carry few calls.
+const BATCHING: Batching = Batching {
+    calls: 128,
+    tickets: 512,
+    in_flight: 2,
+};
 /// An inspection and an eviction take no longer.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Neither does a check.
@@ -88,8 +107,8 @@ const OLDEST: (u32, u32) = (6, 2);
 ///
 /// ```text
 /// ACL SETUSER permits on >password resetkeys ~shop:* resetchannels &shop:inbox:* -@all +eval +evalsha +time
-///     +zadd +zrem +zcard +zcount +zrange +zmscore +zremrangebyscore +hmget +hset +hdel +hgetall +get +set +del
-///     +pexpire +publish +subscribe
+///     +zadd +zrem +zcard +zcount +zrange +zmscore +zremrangebyscore +hmget +hset +hdel +hgetall +get +mget +set
+///     +del +exists +pexpire +publish +subscribe
 /// ```
 ///
 /// Without the right to the channel, or to `PUBLISH` and `SUBSCRIBE`, everything still works: those who wait then ask ten
@@ -124,8 +143,7 @@ enum Place {
 
 /// The session of one node.
 struct RedisSession {
-    servers: Arc<Servers>,
-    bundles: Arc<Bundles>,
+    servers: Servers,
     prefix: Arc<str>,
     node: Node,
     warned_mute: AtomicBool,
@@ -392,9 +410,7 @@ impl Open for Redis {
             #[cfg(feature = "redis-cluster")]
             Place::Cluster(nodes) => Servers::Cluster(cluster::Cluster::new(nodes, inbox, events)),
         };
-        let servers = Arc::new(servers);
         Arc::new(RedisSession {
-            bundles: Bundles::new(servers.clone(), self.prefix.clone(), node.clone()),
             servers,
             prefix: self.prefix,
             node,
@@ -462,56 +478,140 @@ impl Place {
 
 impl RedisSession {
     async fn send(&self, spot: Spot, command: &Cmd) -> Result<Value, Error> {
-        self.in_words(self.servers.try_send(spot, command).await?)
+        self.describe(self.servers.try_send(spot, command).await?)
     }
 
-    fn in_words(&self, answer: Result<Value, RedisError>) -> Result<Value, Error> {
+    /// Executes one call, wherever its name is.
+    async fn exchange_one(&self, call: Call) -> Result<Reply, Error> {
+        let forms = self.servers.forms().await?;
+        let mut replies = self.exchange_together(vec![call], forms).await;
+        replies.pop().unwrap_or_else(|| Err(self.malformed()))
+    }
+
+    /// Executes calls at a single server.
+    async fn exchange_at_one(&self, calls: Vec<Call>) -> Vec<Result<Reply, Error>> {
+        match self.servers.forms().await {
+            Err(error) => vec![Err(error); calls.len()],
+            // A node of a cluster rejects a script with keys of several slots.
+            Ok(Forms::GeneralOnly) => {
+                join_all(calls.into_iter().map(|call| self.exchange_one(call))).await
+            }
+            Ok(forms) => self.exchange_together(calls, forms).await,
+        }
+    }
+
+    /// Executes calls in one script.
+    ///
+    /// An idle connection often shows only now that it has ended. The calls are then sent again: executing the same number
+    /// twice changes nothing. Except those that release tickets: whether a ticket was held is answered only once.
+    async fn exchange_together(&self, calls: Vec<Call>, forms: Forms) -> Vec<Result<Reply, Error>> {
+        let value = self.run_batch(&calls, forms).await;
+        let repeats = matches!(&value, Ok(Err(error)) if error.is_connection_dropped());
+        let mut replies = self.replies(&calls, value);
+        if repeats {
+            let may_repeat = |call: &&Call| call.release.is_empty();
+            let repeated: Vec<Call> = calls.iter().filter(may_repeat).cloned().collect();
+            let value = self.run_batch(&repeated, forms).await;
+            let positions = (0..calls.len()).filter(|at| may_repeat(&&calls[*at]));
+            for (at, reply) in positions.zip(self.replies(&repeated, value)) {
+                replies[at] = reply;
+            }
+        }
+        replies
+    }
+
+    async fn run_batch(
+        &self,
+        calls: &[Call],
+        forms: Forms,
+    ) -> Result<Result<Value, RedisError>, Error> {
+        let Some(first) = calls.first() else {
+            return Ok(Ok(Value::Nil));
+        };
+        let add = |command: &mut Cmd| {
+            codec::add_batch(command, &self.prefix, forms, &self.node, calls);
+        };
+        self.servers.run(Spot::of_call(first), &EXCHANGE, add).await
+    }
+
+    /// The replies to calls of one script.
+    fn replies(
+        &self,
+        calls: &[Call],
+        value: Result<Result<Value, RedisError>, Error>,
+    ) -> Vec<Result<Reply, Error>> {
+        let value = match value.and_then(|value| self.describe(value)) {
+            Ok(value) => value,
+            Err(error) => return vec![Err(error); calls.len()],
+        };
+        let answers = match &value {
+            Value::BulkString(reply) => codec::answers(reply, calls.iter().map(codec::counts)),
+            _ => None,
+        };
+        let Some(answers) = answers else {
+            return vec![Err(self.malformed()); calls.len()];
+        };
+        let replies = calls.iter().zip(answers);
+        let reply = |(call, answer)| Ok(self.reply(call, self.describe(answer)?));
+        replies.map(reply).collect()
+    }
+
+    fn reply(&self, call: &Call, answer: Answer) -> Reply {
+        let mut reply = answer.reply;
+        if answer.mute {
+            self.warn_if_mute(Spot::of_call(call));
+        }
+        if let Reply::Done(Outcome {
+            poll_after: Some(poll_after),
+            ..
+        }) = &mut reply
+            && self.servers.is_deaf(Spot::of_call(call))
+        {
+            *poll_after = POLL.min(*poll_after);
+        }
+        reply
+    }
+
+    fn describe<T>(&self, answer: Result<T, RedisError>) -> Result<T, Error> {
         answer.map_err(|error| wire::error(&error, self.servers.name()))
     }
 
-    async fn say(&self, call: Call) -> Result<Reply, Error> {
-        let (spot, counts) = (Spot::of_call(&call), wire::counts(&call));
-        let value = self.in_words(self.bundles.say(call).await?)?;
-        let answer =
-            wire::answer(&value, counts).ok_or_else(|| wire::nonsense(self.servers.name()))?;
-        self.warn_if_mute(spot, answer.mute);
-        let mut reply = answer.reply;
-        if let Reply::Done(Outcome { poll_after, .. }) = &mut reply
-            && self.servers.is_deaf(spot)
-        {
-            *poll_after = poll_after.map(|time| time.min(POLL));
+    fn malformed(&self) -> Error {
+        wire::nonsense(self.servers.name())
+    }
+
+    async fn list_tickets(&self, queue: &Queue) -> Result<Inspection, Error> {
+        let forms = self.servers.forms().await?;
+        let add = |command: &mut Cmd| wire::add_inspection(command, &self.prefix, forms, queue);
+        let spot = Spot::of(queue, ASKED_AGAIN);
+        let value = self.servers.run(spot, &INSPECT, add).await?;
+        wire::inspection(self.describe(value)?).ok_or_else(|| self.malformed())
+    }
+
+    async fn evict_ticket(&self, queue: &Queue, ticket: &str) -> Result<bool, Error> {
+        if ticket.len() > LONGEST_TICKET {
+            return Ok(false);
         }
-        Ok(reply)
+        let forms = self.servers.forms().await?;
+        let add =
+            |command: &mut Cmd| codec::add_eviction(command, &self.prefix, forms, queue, ticket);
+        let spot = Spot::of(queue, ASKED_AGAIN);
+        let value = self.servers.run(spot, &EXCHANGE, add).await?;
+        let answers = match self.describe(value)? {
+            Value::BulkString(reply) => codec::answers(&reply, [codec::EVICTION].into_iter()),
+            _ => None,
+        };
+        let answer = answers.and_then(|mut answers| answers.pop());
+        let answer = self.describe(answer.ok_or_else(|| self.malformed())?)?;
+        if answer.mute {
+            self.warn_if_mute(spot);
+        }
+        Ok(answer.existed == [true])
     }
 
-    async fn look(&self, queue: &Queue) -> Result<Inspection, Error> {
-        let value = self
-            .servers
-            .run(Spot::of(queue, ASKED_AGAIN), &INSPECT, |command, keys| {
-                wire::add_inspection(command, &self.prefix, keys, queue);
-            })
-            .await?;
-        let value = self.in_words(value)?;
-        wire::inspection(value).ok_or_else(|| wire::nonsense(self.servers.name()))
-    }
-
-    async fn take_out(&self, queue: &Queue, ticket: &str) -> Result<bool, Error> {
-        let value = self
-            .servers
-            .run(Spot::of(queue, ASKED_AGAIN), &EXCHANGE, |command, keys| {
-                wire::add_eviction(command, &self.prefix, keys, queue, ticket);
-            })
-            .await?;
-        let value = self.in_words(value)?;
-        let answer = wire::answer(&value, wire::EVICTION)
-            .ok_or_else(|| wire::nonsense(self.servers.name()))?;
-        self.warn_if_mute(Spot::of(queue, ASKED_AGAIN), answer.mute);
-        Ok(answer.was_there.first().copied().unwrap_or(false))
-    }
-
-    fn warn_if_mute(&self, spot: Spot, mute: bool) {
-        // Who may not listen either has been told already that waiting polls.
-        if mute && !self.servers.is_deaf(spot) && !self.warned_mute.swap(true, Ordering::Relaxed) {
+    fn warn_if_mute(&self, spot: Spot) {
+        // Without the right to subscribe another warning has said already that queued tickets are polled for.
+        if !self.servers.is_deaf(spot) && !self.warned_mute.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 server = &**self.servers.name(),
                 "Redis does not let us PUBLISH on the channels {}*: whoever waits polls instead",
@@ -534,19 +634,29 @@ impl RedisSession {
 
 impl Session for RedisSession {
     fn exchange(&self, batch: Vec<Call>) -> Replies<'_> {
-        each(batch, |call| self.say(call))
+        match self.servers.are_many() {
+            // Each name is sent to its own server, so that one that does not answer delays no others.
+            true => each(batch, |call| self.exchange_one(call)),
+            false => together(self.exchange_at_one(batch)),
+        }
     }
 
     fn batching(&self) -> Batching {
-        Batching::SINGLE
+        match self.servers.are_many() {
+            true => Batching::SINGLE,
+            false => BATCHING,
+        }
     }
 
     fn inspect(&self, queue: Queue) -> BoxFuture<'_, Result<Inspection, Error>> {
-        Box::pin(async move { self.within(PATIENCE, self.look(&queue)).await })
+        Box::pin(async move { self.within(PATIENCE, self.list_tickets(&queue)).await })
     }
 
     fn evict(&self, queue: Queue, ticket: String) -> BoxFuture<'_, Result<bool, Error>> {
-        Box::pin(async move { self.within(PATIENCE, self.take_out(&queue, &ticket)).await })
+        Box::pin(async move {
+            self.within(PATIENCE, self.evict_ticket(&queue, &ticket))
+                .await
+        })
     }
 
     fn check(&self, _lease: Duration) -> BoxFuture<'_, Result<(), Error>> {

@@ -1,9 +1,10 @@
 //! The servers of one session: a single one, or the nodes of a cluster.
 
+use super::Source;
 #[cfg(feature = "redis-cluster")]
 use super::cluster::{self, Cluster};
+use super::codec::Forms;
 use super::connection::{Link, Manner};
-use super::{Source, wire};
 use crate::backend::{Call, call_time};
 use crate::error::Error;
 use crate::name::{Node, Queue};
@@ -67,16 +68,16 @@ impl Servers {
         }
     }
 
-    /// The keys that a name has there.
-    async fn keys(&self) -> Result<&'static [&'static str], Error> {
+    /// The forms that a name may have there.
+    pub(super) async fn forms(&self) -> Result<Forms, Error> {
         let in_cluster = match self {
             Self::One(link) => link.is_in_cluster().await?,
             #[cfg(feature = "redis-cluster")]
             Self::Cluster(_) => true,
         };
         Ok(match in_cluster {
-            true => wire::KEYS_IN_CLUSTER,
-            false => wire::KEYS,
+            true => Forms::GeneralOnly,
+            false => Forms::WithSingleHolder,
         })
     }
 
@@ -105,15 +106,13 @@ impl Servers {
         }
     }
 
-    /// Runs a script, by its hash if the server knows it. The arguments are told which keys a name has.
+    /// Runs a script, by its hash if the server knows it.
     pub(super) async fn run(
         &self,
         spot: Spot,
         source: &Source,
-        args: impl Fn(&mut Cmd, &[&str]),
+        args: impl Fn(&mut Cmd),
     ) -> Result<Result<Value, RedisError>, Error> {
-        let keys = self.keys().await?;
-        let args = |command: &mut Cmd| args(command, keys);
         source
             .run(args, |command| async move {
                 self.try_send(spot, &command).await

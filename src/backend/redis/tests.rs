@@ -1,7 +1,7 @@
 //! What is particular to Redis. The rules that hold for every backend are in `tests/conformance`.
 
+mod batch;
 mod builder;
-mod bundle;
 mod clock;
 #[cfg(feature = "redis-cluster")]
 mod cluster;
@@ -14,9 +14,9 @@ mod sentinel;
 mod tls;
 
 use super::*;
-use crate::backend::{TicketState, exchange_one};
 use crate::backend::support::redis::{Answer, RedisServer};
 use crate::backend::{Event, Grant};
+use crate::backend::{TicketState, exchange_one};
 use crate::error::ErrorKind;
 use std::sync::atomic::AtomicU64;
 use std::time::Instant;
@@ -27,7 +27,7 @@ const LEASE: Duration = Duration::from_secs(10);
 const HELD: &[TicketState] = &[TicketState::Held { token: 0 }];
 const WAITING: &[TicketState] = &[TicketState::Queued];
 const RIGHTS: &str = "+eval +evalsha +time +zadd +zrem +zcard +zcount +zrange +zmscore +zremrangebyscore +hmget \
-                      +hset +hdel +hgetall +get +set +del +pexpire +publish +subscribe";
+                      +hset +hdel +hgetall +get +mget +set +del +exists +pexpire +publish +subscribe";
 
 /// One node, as a gate would use it.
 struct Peer {
@@ -79,7 +79,7 @@ impl Peer {
             release: Vec::new(),
             renew: Vec::new(),
             acquire: Vec::new(),
-            try_enter: Vec::new(),
+            try_acquire: Vec::new(),
         }
     }
 

@@ -1,63 +1,36 @@
-//! What goes over the wire: scripts and their arguments, answers, pushes, and errors in plain words.
+//! What goes over the wire besides batches: inspections, pushes, values of commands, and errors in plain words.
 
 #[cfg(feature = "redis-cluster")]
 use super::cluster::{Address, Map};
-use crate::backend::{Call, Event, Grant, Inspection, Outcome, Reply, TicketState, TicketInfo};
+use super::codec::{Forms, GENERAL_KEYS, SINGLE_HOLDER_KEY, add_key, key_parts};
+use crate::backend::{Event, Grant, Inspection, TicketInfo};
 use crate::error::{Error, ErrorKind};
-use crate::name::{Node, Queue};
-use redis::{Cmd, RedisError, RedisWrite, ServerErrorKind, Value};
-use std::fmt;
+use crate::name::Queue;
+use redis::{Cmd, RedisError, ServerErrorKind, Value};
 use std::time::Duration;
 
 /// How many tickets of each kind an inspection lists.
 const LISTED: usize = 1_000;
-/// Keys outlive what is in use by an hour, ms.
-const HOUR: u64 = 3_600_000;
-/// An eviction is one ticket that leaves.
-pub(super) const EVICTION: Counts = [1, 0, 0, 0];
-
-/// The keys of a queue, by what comes after the hash tag.
-pub(super) const KEYS: &[&str] = &["", ":queue", ":meta", ":lone"];
-/// While a slot moves to another server of a cluster, only scripts all of whose keys are there are carried out: no key
-/// that is there instead of others.
-pub(super) const KEYS_IN_CLUSTER: &[&str] = &["", ":queue", ":meta"];
-
-/// The keys of one queue, all in one hash slot.
+/// The keys of a name, all in one hash slot.
 pub(super) struct Keys {
     permits: String,
     #[cfg(all(test, feature = "redis-cluster"))]
     queue: String,
     meta: String,
-    lone: String,
-}
-
-/// One of them: the prefix, the queue, and what comes after the hash tag.
-struct Key<'a>(&'a str, &'a Queue, &'a str);
-
-/// How many tickets of a call leave, are kept, enter and try.
-pub(super) type Counts = [usize; 4];
-
-/// An answer to `exchange.lua`.
-#[derive(Debug, PartialEq)]
-pub(super) struct Answer {
-    pub(super) reply: Reply,
-    /// The server refused to push to others.
-    pub(super) mute: bool,
-    /// For each ticket of `leave`: was it there at all, holding or waiting?
-    pub(super) was_there: Vec<bool>,
+    single_holder: String,
 }
 
 // === impl Keys ===
 
 impl Keys {
     pub(super) fn new(prefix: &str, queue: &Queue) -> Self {
-        let key = |suffix| Key(prefix, queue, suffix).to_string();
+        let key = |suffix| key_parts(prefix, queue, suffix).concat();
         Self {
             permits: key(""),
             #[cfg(all(test, feature = "redis-cluster"))]
             queue: key(":queue"),
             meta: key(":meta"),
-            lone: key(":lone"),
+            single_holder: key(SINGLE_HOLDER_KEY),
         }
     }
 
@@ -67,12 +40,12 @@ impl Keys {
 
     #[cfg(all(test, feature = "redis-cluster"))]
     pub(super) fn all(&self) -> [&str; 4] {
-        [&self.permits, &self.queue, &self.meta, &self.lone]
+        [&self.permits, &self.queue, &self.meta, &self.single_holder]
     }
 
     /// Every command that the scripts use on keys, harmless to keys that nobody else uses. The last ones tidy up.
     pub(super) fn every_command(&self) -> Vec<Cmd> {
-        let (permits, meta, lone) = (&*self.permits, &*self.meta, &*self.lone);
+        let (permits, meta, single) = (&*self.permits, &*self.meta, &*self.single_holder);
         let words: &[&[&str]] = &[
             &["time"],
             &["eval", "return 0", "0"],
@@ -90,9 +63,11 @@ impl Keys {
             &["hmget", meta, "x"],
             &["hgetall", meta],
             &["hdel", meta, "x"],
-            &["set", lone, "", "px", "1000"],
-            &["get", lone],
-            &["del", lone],
+            &["set", single, "", "px", "1000"],
+            &["get", single],
+            &["mget", single],
+            &["exists", single],
+            &["del", single],
         ];
         let command = |words: &&[&str]| {
             let mut command = Cmd::new();
@@ -105,93 +80,17 @@ impl Keys {
     }
 }
 
-// === impl Key ===
-
-impl fmt::Display for Key<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self(prefix, queue, suffix) = self;
-        let (kind, name) = (queue.kind().as_str(), queue.name());
-        [prefix, ":", kind, ":{", name, "}", suffix]
-            .iter()
-            .try_for_each(|part| f.write_str(part))
+/// Adds the arguments of `inspect.lua`.
+pub(super) fn add_inspection(command: &mut Cmd, prefix: &str, forms: Forms, queue: &Queue) {
+    let suffixes = match forms {
+        Forms::GeneralOnly => &[][..],
+        Forms::WithSingleHolder => &[SINGLE_HOLDER_KEY],
+    };
+    command.arg(GENERAL_KEYS.len() + suffixes.len());
+    for suffix in GENERAL_KEYS.iter().chain(suffixes) {
+        add_key(command, prefix, queue, suffix);
     }
-}
-
-/// The arguments of `exchange.lua` after the script: keys and all that a node has to say, with one lease.
-pub(super) fn add_calls(
-    command: &mut Cmd,
-    prefix: &str,
-    keys: &[&str],
-    node: &Node,
-    calls: &[Call],
-) {
-    add_keys(command, prefix, keys, calls.iter().map(|call| &call.queue));
-    let lease = calls.first().map_or(0, |call| millis(call.lease));
-    add_speaker(command, node.as_str(), lease, calls.len());
-    for call in calls {
-        add_numbers(command, call.number, call.limit, counts(call));
-        for ticket in groups(call).into_iter().flatten() {
-            command.arg(*ticket);
-        }
-    }
-}
-
-/// The same for one ticket that is taken out in nobody's name.
-pub(super) fn add_eviction(
-    command: &mut Cmd,
-    prefix: &str,
-    keys: &[&str],
-    queue: &Queue,
-    ticket: &str,
-) {
-    add_keys(command, prefix, keys, [queue]);
-    add_speaker(command, "", 0, 1);
-    add_numbers(command, 0, 0, EVICTION);
-    command.arg(ticket);
-}
-
-/// The arguments of `inspect.lua` after the script.
-pub(super) fn add_inspection(command: &mut Cmd, prefix: &str, keys: &[&str], queue: &Queue) {
-    add_keys(command, prefix, keys, [queue]);
     command.arg(LISTED);
-}
-
-pub(super) fn counts(call: &Call) -> Counts {
-    groups(call).map(Vec::len)
-}
-
-fn groups(call: &Call) -> [&Vec<u64>; 4] {
-    [&call.release, &call.renew, &call.acquire, &call.try_acquire]
-}
-
-fn add_keys<'a>(
-    command: &mut Cmd,
-    prefix: &str,
-    keys: &[&str],
-    queues: impl IntoIterator<Item = &'a Queue, IntoIter: ExactSizeIterator>,
-) {
-    let queues = queues.into_iter();
-    command.arg(keys.len() * queues.len());
-    for queue in queues {
-        for suffix in keys {
-            command.write_arg_fmt(Key(prefix, queue, suffix));
-        }
-    }
-}
-
-fn add_speaker(command: &mut Cmd, node: &str, lease: u64, names: usize) {
-    command
-        .arg(node)
-        .arg(lease)
-        .arg(HOUR + 2 * lease)
-        .arg(names);
-}
-
-/// Packed, as the script reads and writes numbers: it is slow with text.
-fn add_numbers(command: &mut Cmd, number: u64, limit: u32, counts: Counts) {
-    let [release, renew, acquire, tries] = counts.map(|count| count as f64);
-    let numbers = [number as f64, limit.into(), release, renew, acquire, tries];
-    command.write_arg(numbers.map(f64::to_le_bytes).as_flattened());
 }
 
 /// The channel of a node.
@@ -201,81 +100,6 @@ pub(super) fn inbox(prefix: &str, node: &str) -> String {
 
 pub(in crate::backend) fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1)
-}
-
-/// The answers about so many names. `None` if it makes no sense.
-pub(super) fn apart(value: Value, names: usize) -> Option<Vec<Result<Value, RedisError>>> {
-    let Value::Array(answers) = value else {
-        return None;
-    };
-    let answer = |value| match value {
-        // An error of the server's own, in a list of one: the `redis` crate takes any for an error of the whole.
-        Value::Array(error) => {
-            let [Value::BulkString(text)] = error.as_slice() else {
-                return None;
-            };
-            let error = [b"-", text.as_slice(), b"\r\n"].concat();
-            Some(redis::parse_redis_value(&error).and_then(Value::extract_error))
-        }
-        value => Some(Ok(value)),
-    };
-    let answers: Vec<_> = answers.into_iter().map(answer).collect::<Option<_>>()?;
-    (answers.len() == names).then_some(answers)
-}
-
-/// Reads an answer of `exchange.lua` to so many tickets. `None` if it makes no sense.
-pub(super) fn answer(value: &Value, counts: Counts) -> Option<Answer> {
-    let Value::BulkString(bytes) = value else {
-        return None;
-    };
-    if bytes.is_empty() {
-        return Some(Answer {
-            reply: Reply::Stale,
-            mute: false,
-            was_there: Vec::new(),
-        });
-    }
-    let (numbers, bytes) = bytes.split_first_chunk::<40>()?;
-    let [in_use, waiting, poll_after, token, mute] = <[_; 5]>::try_from(numbers.as_chunks().0)
-        .ok()?
-        .map(f64::from_le_bytes);
-    let token = whole(token)?;
-    let [release, renew, acquire, tries] = counts;
-    let (released, bytes) = bytes.split_at_checked(release)?;
-    let (renewed, bytes) = bytes.split_at_checked(renew)?;
-    let (acquired, bytes) = bytes.split_at_checked(acquire)?;
-    let (tried, grants) = bytes.split_at_checked(tries)?;
-    let states = |letters: &[u8]| -> Option<Vec<TicketState>> {
-        letters.iter().map(|letter| state(*letter, token)).collect()
-    };
-    let (grants, []) = grants.as_chunks::<16>() else {
-        return None;
-    };
-    let granted = grants.iter().map(|grant| {
-        let [ticket, token] = <[_; 2]>::try_from(grant.as_chunks().0)
-            .ok()?
-            .map(f64::from_le_bytes);
-        Some(Grant::new(whole(ticket)?, whole(token)?))
-    });
-    Some(Answer {
-        was_there: released.iter().map(|was| *was != b'0').collect(),
-        mute: mute != 0.0,
-        reply: Reply::Done(Outcome {
-            released: released.iter().map(|was| *was == b'1').collect(),
-            renewed: states(renewed)?,
-            acquired: states(acquired)?,
-            tried: states(tried)?,
-            granted: granted.collect::<Option<_>>()?,
-            in_use: whole(in_use)?,
-            queued: whole(waiting)?,
-            poll_after: whole(poll_after).map(Duration::from_millis),
-        }),
-    })
-}
-
-/// A number of the script that counts something.
-fn whole(number: f64) -> Option<u64> {
-    (number >= 0.0 && number.fract() == 0.0).then_some(number as u64)
 }
 
 /// Reads an answer of `inspect.lua`. `None` if it makes no sense.
@@ -324,16 +148,6 @@ fn grants(payload: &str) -> Option<Vec<Event>> {
         events.push(Event::Granted { queue, grant });
     }
     Some(events)
-}
-
-fn state(letter: u8, token: u64) -> Option<TicketState> {
-    match letter {
-        b'h' => Some(TicketState::Held { token }),
-        b'w' => Some(TicketState::Queued),
-        b'r' => Some(TicketState::Refused),
-        b'g' => Some(TicketState::Gone),
-        _ => None,
-    }
 }
 
 fn tickets(value: Value) -> Option<Vec<TicketInfo>> {

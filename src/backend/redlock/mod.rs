@@ -9,8 +9,8 @@ mod waits;
 
 use crate::backend::redis::{Line, PREFIX, Redis, checked_prefix};
 use crate::backend::{
-    Backend, Batching, Call, Events, Inspection, Open, Outcome, Promises, Replies, Reply, Session, TicketInfo, TicketState,
-    call_time, each,
+    Backend, Batching, Call, Events, Inspection, Open, Outcome, Promises, Replies, Reply, Session,
+    TicketInfo, TicketState, call_time, each,
 };
 use crate::clock::now;
 use crate::error::{Error, ErrorKind};
@@ -293,7 +293,10 @@ impl RedlockSession {
             _ => otherwise,
         };
         let acquired = call.acquire.iter().map(|it| state(it, TicketState::Queued));
-        let tried = call.try_acquire.iter().map(|it| state(it, TicketState::Refused));
+        let tried = call
+            .try_acquire
+            .iter()
+            .map(|it| state(it, TicketState::Refused));
         let mut outcome = Outcome {
             released,
             renewed,

@@ -13,8 +13,8 @@ mod tokens;
 mod witness;
 
 use super::*;
-use crate::backend::{Grant, exchange_one};
 use crate::backend::support::redis::RedisServer;
+use crate::backend::{Grant, exchange_one};
 use tokio::time::{Instant, sleep, timeout};
 
 const LEASE: Duration = Duration::from_millis(1200);
@@ -153,7 +153,9 @@ impl Peer {
             };
             let mut pause = Duration::from_millis(50);
             match self.say(call).await {
-                Ok(outcome) if matches!(outcome.acquired[0], TicketState::Held { .. }) => return tries,
+                Ok(outcome) if matches!(outcome.acquired[0], TicketState::Held { .. }) => {
+                    return tries;
+                }
                 Ok(outcome) => pause = outcome.poll_after.expect("told when to look again"),
                 Err(error) => assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}"),
             }

@@ -225,7 +225,11 @@ impl Link {
     }
 
     /// Starts an attempt of its own task: it survives the calls that wait for it.
-    fn connect(self: &Arc<Self>, state: &mut TicketState, lease: Duration) -> Result<Attempt, Error> {
+    fn connect(
+        self: &Arc<Self>,
+        state: &mut TicketState,
+        lease: Duration,
+    ) -> Result<Attempt, Error> {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else {
             return Err(Error::new(
                 ErrorKind::NoRuntime,

@@ -7,7 +7,7 @@
 use super::link::{Link, UnderWay};
 use super::path::{self, Entry, Terms};
 use super::room::{Created, Room, Ticket, View};
-use crate::backend::{Call, Event, Grant, Inspection, Outcome, Reply, TicketState, TicketInfo};
+use crate::backend::{Call, Event, Grant, Inspection, Outcome, Reply, TicketInfo, TicketState};
 use crate::clock::now;
 use crate::error::{Error, ErrorKind};
 use crate::name::Queue;
@@ -360,7 +360,12 @@ impl<'a> Turn<'a> {
             link.watch(call.queue.clone(), work.live());
         }
         let named = |number: &u64| {
-            (call.acquire.iter().chain(&call.try_acquire).chain(&call.renew)).any(|n| n == number)
+            (call
+                .acquire
+                .iter()
+                .chain(&call.try_acquire)
+                .chain(&call.renew))
+            .any(|n| n == number)
         };
         for (ticket, token) in pushes {
             if !named(&ticket) && !call.release.contains(&ticket) {

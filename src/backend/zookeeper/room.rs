@@ -87,7 +87,12 @@ impl Room {
         self.number = call.number;
         self.terms.lease = call.lease;
         self.until = self.until.max(now + call.lease);
-        for number in call.renew.iter().chain(&call.acquire).chain(&call.try_acquire) {
+        for number in call
+            .renew
+            .iter()
+            .chain(&call.acquire)
+            .chain(&call.try_acquire)
+        {
             if let Some(ticket) = self.tickets.get_mut(number) {
                 ticket.until = ticket.until.max(now + call.lease);
             }

@@ -224,7 +224,13 @@ impl Judgement {
 
 impl Client {
     /// Calls of one batch failed, all in the same way.
-    fn batch_failed(&self, names: &[(Arc<QueueClient>, u64)], error: &Error, sent: Instant, now: Instant) {
+    fn batch_failed(
+        &self,
+        names: &[(Arc<QueueClient>, u64)],
+        error: &Error,
+        sent: Instant,
+        now: Instant,
+    ) {
         let refusal = self.outages.failed(sent, now, error);
         for (name, number) in names {
             name.on_failure(*number, error, refusal.as_ref(), sent, now);
@@ -243,10 +249,13 @@ pub(super) async fn exchange(client: Arc<Client>, calls: Vec<Call>, batch: Batch
     let guard = Guard { client, id };
     let client = &guard.client;
     let replies = async {
-        let mut replies = client.session().exchange(calls);
-        while let Some((at, reply)) = replies.next().await {
-            if let Some((name, number)) = names.get(at) {
-                client.on_reply(name, *number, reply, sent);
+        let mut replies = client.session().exchange(calls).ready_chunks(names.len());
+        while let Some(arrived) = replies.next().await {
+            let now = now();
+            for (at, reply) in arrived {
+                if let Some((name, number)) = names.get(at) {
+                    client.on_reply(name, *number, reply, sent, now);
+                }
             }
         }
     };
@@ -254,8 +263,14 @@ pub(super) async fn exchange(client: Arc<Client>, calls: Vec<Call>, batch: Batch
 }
 
 impl Client {
-    fn on_reply(&self, name: &Arc<QueueClient>, number: u64, reply: Result<Reply, Error>, sent: Instant) {
-        let now = now();
+    fn on_reply(
+        &self,
+        name: &Arc<QueueClient>,
+        number: u64,
+        reply: Result<Reply, Error>,
+        sent: Instant,
+        now: Instant,
+    ) {
         match reply {
             Ok(Reply::Done(outcome)) => {
                 self.outages.answered(now);

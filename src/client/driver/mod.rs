@@ -139,9 +139,8 @@ impl Work {
     /// The driver runs on the runtime of this thread, or is bound to one.
     pub(super) fn is_here(&self) -> bool {
         self.pinned.is_pinned()
-            || Handle::try_current().is_ok_and(|runtime| {
-                self.shared().slot.runtime() == Some(runtime.id())
-            })
+            || Handle::try_current()
+                .is_ok_and(|runtime| self.shared().slot.runtime() == Some(runtime.id()))
     }
 
     fn shared(&self) -> MutexGuard<'_, Shared> {

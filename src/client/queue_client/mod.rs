@@ -15,7 +15,7 @@ use crate::permit::Permit;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use tokio::runtime::Handle;
 use tokio::sync::futures::OwnedNotified;
 use tokio::sync::{Notify, oneshot};
@@ -28,8 +28,8 @@ pub(crate) struct QueueClient {
     /// Names of one group share their turns at the driver.
     group: u64,
     inner: Mutex<Inner>,
-    /// A permit of this name was lost.
-    lost: Arc<Notify>,
+    /// A permit of this name was lost. Made when a task first waits for that.
+    lost: OnceLock<Arc<Notify>>,
 }
 
 pub(super) struct Inner {
@@ -74,7 +74,7 @@ impl QueueClient {
                 clock: clock::Coarse::default(),
                 failing: false,
             }),
-            lost: Arc::new(Notify::new()),
+            lost: OnceLock::new(),
         }
     }
 
@@ -273,7 +273,7 @@ impl QueueClient {
 
     /// Resolves when a permit of this name is lost.
     pub(crate) fn next_loss(&self) -> OwnedNotified {
-        Arc::clone(&self.lost).notified_owned()
+        Arc::clone(self.lost.get_or_init(Arc::default)).notified_owned()
     }
 
     #[inline]
@@ -447,8 +447,10 @@ impl QueueClient {
                 _ => tracing::error!(%name, ticket, "a permit was lost while it was in use"),
             });
         }
-        if !effects.lost.is_empty() {
-            caught(|| self.lost.notify_waiters());
+        if let Some(lost) = self.lost.get()
+            && !effects.lost.is_empty()
+        {
+            caught(|| lost.notify_waiters());
         }
         for (caller, hold) in effects.next.into_iter().chain(effects.granted) {
             let permit = Permit::new(Arc::clone(self), hold);

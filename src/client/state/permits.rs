@@ -16,8 +16,9 @@ pub(crate) struct Permits {
     lease: Duration,
     /// A permit whose deadline passes unconfirmed is lost at once, and not merely in doubt: for a mutex.
     strict: bool,
-    /// Mostly few, and each is looked up three times a request: a tree finds them sooner than a hash map.
-    held: BTreeMap<u64, Held>,
+    /// Mostly few, and each is looked up three times a request: a tree finds them sooner than a hash map. Boxed, since a
+    /// node of the tree has room for eleven of them.
+    held: BTreeMap<u64, Box<Held>>,
     /// When each permit is due for renewal: a third of a lease after its last confirmation.
     renewals: BTreeSet<(Instant, u64)>,
     /// When a reservation may lapse or `max_hold` may be over.
@@ -85,11 +86,14 @@ impl Permits {
     /// A permit was granted, confirmed by a call that was sent at `sent`.
     pub(crate) fn hold(&mut self, grant: Grant, sent: Instant, now: Instant, terms: Terms) -> Hold {
         let Grant { ticket, token } = grant;
-        let mut held = Held::new(token, sent, now, self.lease);
+        let mut held = Box::new(Held::new(token, sent, now, self.lease));
         self.renewals.insert((held.renewal(self.lease), ticket));
         held.take(ticket, now, terms, &mut self.endings);
         self.held.insert(ticket, held);
-        Hold { ticket, handoffs: 0 }
+        Hold {
+            ticket,
+            handoffs: 0,
+        }
     }
 
     /// The state of a ticket whose last guard is dropped, if it may go to another holder.
@@ -184,13 +188,13 @@ impl Permits {
 
     #[inline]
     fn get(&self, hold: Hold) -> Option<&Held> {
-        let held = self.held.get(&hold.ticket)?;
+        let held = &**self.held.get(&hold.ticket)?;
         (held.handoffs == hold.handoffs && held.guards > 0).then_some(held)
     }
 
     #[inline]
     fn get_mut(&mut self, hold: Hold) -> Option<&mut Held> {
-        let held = self.held.get_mut(&hold.ticket)?;
+        let held = &mut **self.held.get_mut(&hold.ticket)?;
         (held.handoffs == hold.handoffs && held.guards > 0).then_some(held)
     }
 

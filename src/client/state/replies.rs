@@ -14,7 +14,12 @@ const LAST_RETRY: Duration = Duration::from_millis(125);
 
 impl<C: HasTerms> State<C> {
     /// The call that was sent at `sent` was answered.
-    pub(crate) fn on_reply(&mut self, outcome: &Outcome, sent: Instant, now: Instant) -> Effects<C> {
+    pub(crate) fn on_reply(
+        &mut self,
+        outcome: &Outcome,
+        sent: Instant,
+        now: Instant,
+    ) -> Effects<C> {
         let mut effects = self.expire(now);
         let Some(tickets) = self.sent.take() else {
             return effects;
@@ -23,7 +28,8 @@ impl<C: HasTerms> State<C> {
         self.retry_at = None;
         self.trouble = None;
         for (ticket, held) in tickets.release.iter().zip(&outcome.released) {
-            effects.answers
+            effects
+                .answers
                 .extend(self.permits.releases.acknowledge(*ticket, *held, now));
         }
         for (ticket, state) in tickets.renew.iter().zip(&outcome.renewed) {

@@ -1,7 +1,8 @@
 //! A backend that is slow, silent or gone, and what callers see of it.
 
 use crate::backend::{
-    Backend, Batching, Call, Event, Events, Inspection, Open, Promises, Replies, Session, each, exchange_one,
+    Backend, Batching, Call, Event, Events, Inspection, Open, Promises, Replies, Session, each,
+    exchange_one,
 };
 use crate::error::{Error, ErrorKind};
 use crate::name::{Node, Queue};

@@ -1,9 +1,9 @@
 //! Permits that go from hand to hand in one process, and permits that linger there.
 
-use super::{Step, next_step};
-use crate::client::state::{Effects, HasTerms, Hold, Shortcuts, State, Terms};
 use super::driver::{Door, MILLI, Manner, SECOND, timed};
+use super::{Step, next_step};
 use crate::backend::{Outcome, TicketState};
+use crate::client::state::{Effects, HasTerms, Hold, Shortcuts, State, Terms};
 use crate::error::ErrorKind;
 use crate::{Coordinator, Memory};
 use std::time::Duration;

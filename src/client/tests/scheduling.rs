@@ -5,7 +5,7 @@
 use crate::backend::memory::room::Room;
 use crate::backend::{Call, Events, Reply};
 use crate::client::driver::{Position, Schedule};
-use crate::client::state::{Effects, HasTerms, Hold, Plan, Shortcuts, State, Tickets, Terms};
+use crate::client::state::{Effects, HasTerms, Hold, Plan, Shortcuts, State, Terms, Tickets};
 use crate::name::{Node, Queue};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
@@ -239,7 +239,10 @@ impl World {
     }
 
     fn deliver(&mut self, n: usize, effects: Effects<Caller>) {
-        assert!(!self.reliable || effects.lost.is_empty(), "a renewal was late");
+        assert!(
+            !self.reliable || effects.lost.is_empty(),
+            "a renewal was late"
+        );
         let granted = effects.next.into_iter().chain(effects.granted);
         for (_, hold) in granted {
             self.served += 1;
@@ -247,7 +250,9 @@ impl World {
         }
         for (hold, _) in effects.lost {
             self.names[n].holds.retain(|held| *held != hold);
-            let _ = self.names[n].state.drop_guard(hold, self.base + self.now, None);
+            let _ = self.names[n]
+                .state
+                .drop_guard(hold, self.base + self.now, None);
             self.follow_up(n);
         }
     }
@@ -267,7 +272,8 @@ impl World {
             name.turns_left = Some((before + 1) * GROUPS as usize);
         }
         if !name.position.covers(plan) {
-            self.schedule.enter(&n, name.group, &mut name.position, plan);
+            self.schedule
+                .enter(&n, name.group, &mut name.position, plan);
         }
     }
 
@@ -276,7 +282,9 @@ impl World {
         self.names[n].turns_left = None;
         for (other, name) in self.names.iter_mut().enumerate() {
             if let Some(left) = &mut name.turns_left {
-                *left = left.checked_sub(1).unwrap_or_else(|| panic!("{other} starves"));
+                *left = left
+                    .checked_sub(1)
+                    .unwrap_or_else(|| panic!("{other} starves"));
             }
         }
     }

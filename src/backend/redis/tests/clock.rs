@@ -1,10 +1,10 @@
 //! The script under a clock of our own: leases, gaps, stalls and steps of the server's clock, without waiting for any.
 
-use crate::backend::redis::wire;
+use crate::backend::redis::codec::{self, Forms};
 use crate::backend::support::redis::RedisServer;
 use crate::backend::{Call, Outcome, Reply, TicketState};
 use crate::name::{Node, Queue};
-use redis::{Client, Cmd, Connection, Value};
+use redis::{Client, Cmd, Connection};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ impl Stage {
         let server = RedisServer::start();
         let client = Client::open(server.url()).unwrap();
         let mut redis = client.get_connection().unwrap();
-        let code = include_str!("../exchange.lua");
+        let code = crate::backend::redis::EXCHANGE_CODE;
         let ours = code.replace("call('TIME')", "call('HMGET', 'clock', 's', 'us')");
         assert_ne!(code, ours);
         let hash = redis::cmd("SCRIPT")
@@ -45,7 +45,13 @@ impl Stage {
         }
     }
 
-    fn say(&mut self, actor: &mut Actor, release: &[u64], renew: &[u64], acquire: &[u64]) -> Outcome {
+    fn say(
+        &mut self,
+        actor: &mut Actor,
+        release: &[u64],
+        renew: &[u64],
+        acquire: &[u64],
+    ) -> Outcome {
         let call = actor.call(release, renew, acquire);
         match self.exchange(actor, &call) {
             Reply::Done(outcome) => outcome,
@@ -54,10 +60,10 @@ impl Stage {
     }
 
     fn exchange(&mut self, actor: &Actor, call: &Call) -> Reply {
-        self.exchange_under("p", wire::KEYS, actor, call)
+        self.exchange_under("p", Forms::WithSingleHolder, actor, call)
     }
 
-    fn exchange_under(&mut self, prefix: &str, keys: &[&str], actor: &Actor, call: &Call) -> Reply {
+    fn exchange_under(&mut self, prefix: &str, forms: Forms, actor: &Actor, call: &Call) -> Reply {
         let (seconds, micros) = (self.time / 1000, self.time % 1000 * 1000);
         let () = redis::cmd("HSET")
             .arg("clock")
@@ -70,9 +76,10 @@ impl Stage {
         let mut command: Cmd = redis::cmd("EVALSHA");
         command.arg(&self.hash);
         let calls = std::slice::from_ref(call);
-        wire::add_calls(&mut command, prefix, keys, &actor.node, calls);
-        let value: Value = command.query(&mut self.redis).unwrap();
-        wire::answer(&value, wire::counts(call)).unwrap().reply
+        codec::add_batch(&mut command, prefix, forms, &actor.node, calls);
+        let value: Vec<u8> = command.query(&mut self.redis).unwrap();
+        let answers = codec::answers(&value, [codec::counts(call)].into_iter());
+        answers.unwrap().remove(0).unwrap().reply
     }
 
     /// The tickets that stand in the set of permits, live or not.
@@ -198,13 +205,13 @@ fn dead_heads_are_skipped_and_forgotten() {
         assert!(!holds(&stage.say(&mut b, &[], &[], &[1]).acquired));
     }
     // Those before b are gone, those behind wait for the sweep.
-    assert_eq!(stage.say(&mut b, &[], &[], &[1]).waiting, 101);
+    assert_eq!(stage.say(&mut b, &[], &[], &[1]).queued, 101);
     for _ in 0..4 {
         stage.time += 3_000;
         stage.say(&mut a, &[], &[1], &[]);
         assert!(!holds(&stage.say(&mut b, &[], &[], &[1]).acquired));
     }
-    assert_eq!(stage.say(&mut b, &[], &[], &[1]).waiting, 1);
+    assert_eq!(stage.say(&mut b, &[], &[], &[1]).queued, 1);
     assert_eq!(stage.nodes_in_meta(), 2);
     stage.say(&mut a, &[1], &[], &[]);
     assert!(holds(&stage.say(&mut b, &[], &[1], &[]).renewed));
@@ -219,7 +226,7 @@ fn a_clock_that_steps_takes_nothing_from_the_living() {
         stage.say(&mut a, &[], &[], &[1]);
         stage.say(&mut dead, &[], &[], &[1]);
         let before = stage.say(&mut b, &[], &[], &[1]);
-        assert_eq!(before.waiting, 1, "{before:?}");
+        assert_eq!(before.queued, 1, "{before:?}");
         stage.time += 2_000;
         stage.say(&mut a, &[], &[1], &[]);
         stage.time += step;
@@ -306,9 +313,9 @@ fn a_stall_takes_nobodys_place() {
     let [a, b, c] = &mut actors[..] else {
         unreachable!()
     };
-    assert_eq!(stage.say(c, &[], &[], &[1]).waiting, 2);
+    assert_eq!(stage.say(c, &[], &[], &[1]).queued, 2);
     stage.time += 100;
-    assert_eq!(stage.say(b, &[], &[], &[1]).waiting, 2);
+    assert_eq!(stage.say(b, &[], &[], &[1]).queued, 2);
     stage.say(a, &[1], &[], &[]);
     assert!(holds(&stage.say(b, &[], &[1], &[]).renewed));
     // Who does not speak is passed over for now, and has lost nothing when he does.
@@ -316,7 +323,7 @@ fn a_stall_takes_nobodys_place() {
     assert!(holds(&stage.say(b, &[], &[1], &[]).renewed));
     stage.say(a, &[], &[], &[2]);
     let next = stage.say(b, &[1], &[], &[]);
-    assert_eq!((next.in_use, next.waiting), (1, 1));
+    assert_eq!((next.in_use, next.queued), (1, 1));
     assert_eq!(stage.say(a, &[2], &[], &[]).released, vec![true]);
     assert!(holds(&stage.say(c, &[], &[], &[1]).acquired));
 }
@@ -457,11 +464,17 @@ fn a_dead_one_that_was_alone_goes_one_lease_after_its_last_word() {
         let mut left = lease;
         while left > 0 {
             let said = format!("lease {lease}, step {step}, {left} ms left");
-            assert!(!holds(&stage.say(&mut b, &[], &[], &[1]).acquired), "{said}");
+            assert!(
+                !holds(&stage.say(&mut b, &[], &[], &[1]).acquired),
+                "{said}"
+            );
             stage.time += left.min(500);
             left -= left.min(500);
         }
-        assert!(holds(&stage.say(&mut b, &[], &[], &[1]).acquired), "{lease}");
+        assert!(
+            holds(&stage.say(&mut b, &[], &[], &[1]).acquired),
+            "{lease}"
+        );
         assert_eq!(stage.permits(), vec![b.node.ticket(1)]);
     }
 }
@@ -471,7 +484,8 @@ fn what_was_said_alone_is_known_to_all() {
     let mut stage = Stage::new();
     let (mut a, mut b) = (Actor::new(10_000, 1), Actor::new(10_000, 1));
     let late = a.call(&[], &[], &[7]);
-    let [TicketState::Held { token: first }] = stage.say(&mut a, &[], &[], &[1]).acquired[..] else {
+    let [TicketState::Held { token: first }] = stage.say(&mut a, &[], &[], &[1]).acquired[..]
+    else {
         panic!("it was alone");
     };
     let again = a.call(&[1], &[], &[2]);
@@ -493,7 +507,7 @@ fn what_was_said_alone_is_known_to_all() {
     let Reply::Done(same) = stage.exchange(&a, &again) else {
         panic!("stale");
     };
-    assert_eq!((same.in_use, same.waiting), (1, 1));
+    assert_eq!((same.in_use, same.queued), (1, 1));
     assert_eq!(answer.acquired, same.acquired);
     let [TicketState::Held { token: second }] = same.acquired[..] else {
         panic!("{same:?}");
@@ -541,7 +555,7 @@ fn one_key_answers_as_three_do() {
             said.push((who, call.clone()));
             let actor = &actors[who];
             let one = stage.exchange(actor, &call);
-            let three = stage.exchange_under("three", &wire::KEYS[..3], actor, &call);
+            let three = stage.exchange_under("three", Forms::GeneralOnly, actor, &call);
             assert_eq!(one, three, "round {round}: {said:#?}");
             let count = if stage.is_lone() {
                 &mut alone
@@ -557,17 +571,17 @@ fn one_key_answers_as_three_do() {
 /// Else its late call about what it has left would make a permit of nobody.
 #[test]
 fn a_short_lease_does_not_shorten_how_long_others_are_known() {
-    for keys in [wire::KEYS, &wire::KEYS[..3]] {
+    for forms in [Forms::WithSingleHolder, Forms::GeneralOnly] {
         let mut stage = Stage::new();
         let (mut a, mut b) = (Actor::new(10_000, 1), Actor::new(1_000, 1));
         let left = a.call(&[1], &[], &[]);
-        stage.exchange_under("p", keys, &a, &left);
+        stage.exchange_under("p", forms, &a, &left);
         let word = b.call(&[], &[], &[]);
-        stage.exchange_under("p", keys, &b, &word);
+        stage.exchange_under("p", forms, &b, &word);
         let known: i64 = redis::cmd("PTTL")
             .arg("p:limit:{q}:meta")
             .query(&mut stage.redis)
             .unwrap();
-        assert!(known > 9_000, "{} keys: {known} ms", keys.len());
+        assert!(known > 9_000, "{forms:?}: {known} ms");
     }
 }

@@ -73,7 +73,10 @@ async fn names_are_at_their_nodes_and_pushes_come_once() {
     // Each process has a link to each node, and each node hands on what is pushed.
     for round in 0..3 {
         for (queue, node) in queues.iter().zip(&cluster.nodes) {
-            assert_eq!(plain(&acquire(&a, queue, round).await.unwrap().acquired), HELD);
+            assert_eq!(
+                plain(&acquire(&a, queue, round).await.unwrap().acquired),
+                HELD
+            );
             assert_eq!(acquire(&b, queue, round).await.unwrap().acquired, WAITING);
             assert!(node.command(&["DBSIZE"]).int() >= 3);
             while b.events.try_recv().is_ok() {}

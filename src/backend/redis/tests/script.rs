@@ -8,10 +8,7 @@ async fn grants_queues_and_hands_on() {
     let (a, mut b) = (Peer::new(&server.url()), Peer::new(&server.url()));
     let first = a.acquire(&[1]).await;
     assert_eq!(plain(&first.acquired), HELD);
-    assert_eq!(
-        (first.in_use, first.queued, first.poll_after),
-        (1, 0, None)
-    );
+    assert_eq!((first.in_use, first.queued, first.poll_after), (1, 0, None));
 
     let second = b.acquire(&[7]).await;
     assert_eq!(second.acquired, WAITING);
@@ -36,14 +33,17 @@ async fn grants_queues_and_hands_on() {
 
     let left = a.release(&[1, 99]).await;
     assert_eq!(
-        (left.released, left.in_use, left.waiting),
+        (left.released, left.in_use, left.queued),
         (vec![true, false], 1, 0)
     );
     let grant = b.granted().await;
     assert_eq!(grant.ticket, 7);
     assert!(grant.token > token(&first.acquired));
     let renewed = b.renew(&[7]).await;
-    assert_eq!(renewed.renewed, vec![TicketState::Held { token: grant.token }]);
+    assert_eq!(
+        renewed.renewed,
+        vec![TicketState::Held { token: grant.token }]
+    );
     assert_eq!(renewed.poll_after, None);
 }
 
@@ -60,9 +60,12 @@ async fn own_grants_come_with_the_reply() {
     assert_eq!(a.renew(&[3]).await.renewed, vec![TicketState::Gone]);
     let left = a.release(&[4, 2, 1]).await;
     let tickets: Vec<u64> = left.granted.iter().map(|grant| grant.ticket).collect();
-    assert_eq!((tickets, left.released), (vec![3, 5], vec![false, true, true]));
+    assert_eq!(
+        (tickets, left.released),
+        (vec![3, 5], vec![false, true, true])
+    );
     assert!(left.granted[0].token < left.granted[1].token);
-    assert_eq!((left.in_use, left.waiting), (2, 0));
+    assert_eq!((left.in_use, left.queued), (2, 0));
     // Named or not.
     a.acquire(&[6]).await;
     let call = Call {
@@ -101,7 +104,7 @@ async fn a_full_call_is_carried_out() {
     let a = Peer::new(&server.url()).limit(100);
     let tickets: Vec<u64> = (1..=256).collect();
     let acquired = a.acquire(&tickets).await;
-    assert_eq!((acquired.in_use, acquired.waiting), (100, 156));
+    assert_eq!((acquired.in_use, acquired.queued), (100, 156));
     assert_eq!(
         a.renew(&tickets)
             .await
@@ -112,7 +115,7 @@ async fn a_full_call_is_carried_out() {
         156
     );
     let left = a.release(&tickets).await;
-    assert_eq!((left.in_use, left.waiting, left.granted.len()), (0, 0, 0));
+    assert_eq!((left.in_use, left.queued, left.granted.len()), (0, 0, 0));
     // As many are granted by one call as fit into one, and the next follows at once.
     let b = Peer::new(&server.url());
     b.acquire(&[1]).await;
@@ -370,7 +373,9 @@ async fn random_calls_match_a_plain_queue() {
         }
         for ticket in &call.renew {
             let held = holders.contains(&(who, *ticket));
-            outcome.renewed.push(if held { HELD[0] } else { TicketState::Gone });
+            outcome
+                .renewed
+                .push(if held { HELD[0] } else { TicketState::Gone });
         }
         let mut own = Vec::new();
         while let Some(head) = line.first().copied() {
@@ -386,7 +391,12 @@ async fn random_calls_match_a_plain_queue() {
             }
         }
         let tried = call.try_acquire.iter().map(|ticket| (ticket, false));
-        for (ticket, queues) in call.acquire.iter().map(|ticket| (ticket, true)).chain(tried) {
+        for (ticket, queues) in call
+            .acquire
+            .iter()
+            .map(|ticket| (ticket, true))
+            .chain(tried)
+        {
             let ticket = (who, *ticket);
             let state = if holders.contains(&ticket) {
                 HELD[0]
@@ -414,7 +424,7 @@ async fn random_calls_match_a_plain_queue() {
         assert_eq!(plain(&answer.acquired), outcome.acquired, "{said}");
         assert_eq!(plain(&answer.tried), outcome.tried, "{said}");
         assert_eq!(
-            (answer.in_use, answer.waiting),
+            (answer.in_use, answer.queued),
             (holders.len() as u64, line.len() as u64),
             "{said}"
         );
@@ -487,7 +497,7 @@ async fn inspect_and_evict() {
     assert_eq!(a.renew(&[1]).await.renewed, vec![TicketState::Gone]);
     let renewed = b.renew(&[2]).await;
     assert_eq!(
-        (plain(&renewed.renewed), renewed.waiting, renewed.poll_after),
+        (plain(&renewed.renewed), renewed.queued, renewed.poll_after),
         (HELD.to_vec(), 0, None)
     );
 }

@@ -26,7 +26,10 @@ async fn works_at_once(a: &mut Peer, b: &mut Peer, tickets: std::ops::Range<u64>
         let start = Instant::now();
         a.must_enter(ticket).await;
         assert_eq!(b.acquire(ticket).await, TicketState::Queued);
-        assert!(matches!(a.renew(ticket).await, Ok(TicketState::Held { .. })));
+        assert!(matches!(
+            a.renew(ticket).await,
+            Ok(TicketState::Held { .. })
+        ));
         assert!(a.release(ticket).await.unwrap());
         assert!(start.elapsed() < QUICK * 4, "{:?}", start.elapsed());
         b.enters_within(ticket, QUICK * 5).await;
@@ -160,7 +163,11 @@ async fn one_clock_that_steps_lets_nobody_in() {
     for step in [3600, 0, -3600, 0] {
         clock.shift(step);
         assert_eq!(b.acquire(1).await, TicketState::Queued, "{step}");
-        assert_eq!(a.renew(1).await.unwrap(), TicketState::Held { token }, "{step}");
+        assert_eq!(
+            a.renew(1).await.unwrap(),
+            TicketState::Held { token },
+            "{step}"
+        );
     }
     assert!(a.release(1).await.unwrap());
     b.enters_within(1, LEASE).await;
@@ -233,7 +240,10 @@ async fn calls_given_up_at_any_moment_leave_nothing_behind() {
     a.release(1_000).await.unwrap();
     for ticket in 0..60 {
         let acquire = vec![ticket];
-        let call = Call { acquire, ..a.call() };
+        let call = Call {
+            acquire,
+            ..a.call()
+        };
         let after = Duration::from_micros(rand::random_range(0..1500));
         let _ = timeout(after, exchange_one(&*a.session, call)).await;
         if ticket % 3 == 0 {

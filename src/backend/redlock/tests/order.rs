@@ -222,7 +222,11 @@ async fn three_that_took_one_each_need_a_few_retries_only() {
         }
         let mut peers: Vec<Peer> = (0..3).map(|_| Peer::new(&urls(&servers))).collect();
         for peer in &mut peers {
-            assert_eq!([peer.acquire(1).await], WAITING, "a minority is free at most");
+            assert_eq!(
+                [peer.acquire(1).await],
+                WAITING,
+                "a minority is free at most"
+            );
         }
         for (server, ask) in hands.iter().zip(&asks) {
             server.release(ask, true).await.unwrap();

@@ -115,7 +115,11 @@ async fn servers_that_come_back_with_their_data_vote_at_once() {
     until(LEASE, || servers.iter().all(is_held)).await;
     servers.iter_mut().for_each(RedisServer::restart);
     let back = Instant::now();
-    assert_eq!(b.acquire(1).await, TicketState::Queued, "it is not forgotten");
+    assert_eq!(
+        b.acquire(1).await,
+        TicketState::Queued,
+        "it is not forgotten"
+    );
     assert!(servers.iter().all(is_held));
     a.enters_within(1, LEASE * 2).await;
     assert_eq!(a.renew(1).await.unwrap(), TicketState::Held { token });

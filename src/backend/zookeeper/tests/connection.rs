@@ -41,7 +41,10 @@ async fn lost_while_connecting() {
         proxy.set_new(way, Mode::LoseOneAndCut);
         assert!(peer.try_to_say(peer.acquires(&[1])).await.is_err());
         proxy.set_new(way, Mode::Pass);
-        assert!(holds(&peer.acquire(&[1]).await.acquired).is_some(), "{way:?}");
+        assert!(
+            holds(&peer.acquire(&[1]).await.acquired).is_some(),
+            "{way:?}"
+        );
         assert_eq!(other.counts().await, (1, 0), "{way:?}");
     }
 }

@@ -205,7 +205,11 @@ async fn a_step_of_the_servers_clock_ends_no_session() {
         while Instant::now() < end {
             let renewed = peer.renew(&[1]).await.renewed;
             assert_eq!(holds(&renewed), token, "{step}");
-            assert_eq!(other.acquire(&[1]).await.acquired, [TicketState::Queued], "{step}");
+            assert_eq!(
+                other.acquire(&[1]).await.acquired,
+                [TicketState::Queued],
+                "{step}"
+            );
             sleep(SECOND / 2).await;
         }
     }

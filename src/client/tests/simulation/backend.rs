@@ -96,7 +96,11 @@ impl Backend {
         }
         self.check_grants(now);
         if let Reply::Done(outcome) = &reply {
-            let sent = call.renew.iter().chain(&call.acquire).chain(&call.try_acquire);
+            let sent = call
+                .renew
+                .iter()
+                .chain(&call.acquire)
+                .chain(&call.try_acquire);
             let answers = outcome.renewed.iter().chain(&outcome.acquired);
             for (ticket, answer) in sent.zip(answers.chain(&outcome.tried)) {
                 let held = self.room.permit(node, *ticket).is_some();

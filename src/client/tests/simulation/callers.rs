@@ -2,9 +2,9 @@
 
 use super::trace::note;
 use super::{Happening, MILLI, World};
-use crate::error::{Error, ErrorKind};
+use crate::client::state::{Effects, HasTerms};
 use crate::client::state::{Hold, Terms};
-use crate::client::state::{HasTerms, Effects};
+use crate::error::{Error, ErrorKind};
 use std::time::Duration;
 use tokio::sync::oneshot;
 

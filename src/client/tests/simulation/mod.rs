@@ -14,8 +14,8 @@ mod rules;
 mod seen;
 mod trace;
 
-use crate::client::state::{Hold, Shortcuts};
 use crate::backend::{Call, Events, Grant, Reply};
+use crate::client::state::{Hold, Shortcuts};
 use crate::name::{Node, Queue};
 use backend::Backend;
 use callers::Caller;

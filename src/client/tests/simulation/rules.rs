@@ -53,7 +53,8 @@ impl World {
                 );
                 let token = tickets.token(*hold);
                 assert!(
-                    !self.strict || token == at_backend.map(|(_, token)| token * 1024 + hold.handoffs),
+                    !self.strict
+                        || token == at_backend.map(|(_, token)| token * 1024 + hold.handoffs),
                     "{n} holds {ticket} by the token {token:?}, at the backend: {at_backend:?}"
                 );
             }
@@ -160,7 +161,12 @@ impl World {
 impl Peer {
     /// What a node says is all that it has to say, and nothing more.
     pub(super) fn check_call(&mut self, call: &Call, time: Time) {
-        for ticket in call.renew.iter().chain(&call.acquire).chain(&call.try_acquire) {
+        for ticket in call
+            .renew
+            .iter()
+            .chain(&call.acquire)
+            .chain(&call.try_acquire)
+        {
             assert!(
                 !self.released.contains(ticket),
                 "{ticket} was released, and is said again"
@@ -175,7 +181,8 @@ impl Peer {
             let lingers = self.state.permits.all_lingering().contains(ticket);
             assert!(guarded || lingers, "nobody holds {ticket}");
         }
-        let sent = call.release.len() + call.renew.len() + call.acquire.len() + call.try_acquire.len();
+        let sent =
+            call.release.len() + call.renew.len() + call.acquire.len() + call.try_acquire.len();
         assert!(sent <= MAX_TICKETS);
         // Whatever the backend may know of is held, wanted, or leaves.
         let lease = self.lease.as_micros() as u64;

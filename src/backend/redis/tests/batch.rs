@@ -1,7 +1,7 @@
 //! Calls about several names that ride together.
 
 use super::*;
-use futures_util::future::join_all;
+use futures_util::future::{FutureExt, join_all};
 
 const NAMES: u64 = 100;
 
@@ -159,7 +159,11 @@ async fn each_is_answered_for_itself() {
             }
             Reply::Done(outcome) => outcome,
         };
-        let said = (outcome.released, plain(&outcome.renewed), plain(&outcome.acquired));
+        let said = (
+            outcome.released,
+            plain(&outcome.renewed),
+            plain(&outcome.acquired),
+        );
         let expected = match number % 6 {
             2 | 3 => (vec![false; 2], HELD.to_vec(), vec![]),
             4 => (vec![true, false], vec![], WAITING.to_vec()),
@@ -183,9 +187,9 @@ async fn who_gives_up_takes_nobody_along() {
         ..a.call()
     };
     for _ in 0..20 {
-        let mut alone = exchange_one(&*a.session, call(0, &[], &[]));
-        let mut first = exchange_one(&*a.session, call(1, &[1], &[]));
-        let mut second = exchange_one(&*a.session, call(2, &[1], &[]));
+        let mut alone = exchange_one(&*a.session, call(0, &[], &[])).boxed();
+        let mut first = exchange_one(&*a.session, call(1, &[1], &[])).boxed();
+        let mut second = exchange_one(&*a.session, call(2, &[1], &[])).boxed();
         for given_up in [&mut alone, &mut first, &mut second] {
             assert!(futures_util::poll!(given_up).is_pending());
         }
@@ -218,7 +222,10 @@ fn a_runtime_that_ends_or_stands_still_holds_up_nobody_elsewhere() {
     for ends in [false, true] {
         let mut there = tokio::runtime::Builder::new_current_thread();
         let there = there.enable_all().build().unwrap();
-        let (mut alone, mut rider) = (exchange_one(&*a.session, call(1)), exchange_one(&*a.session, call(2)));
+        let (mut alone, mut rider) = (
+            exchange_one(&*a.session, call(1)).boxed(),
+            exchange_one(&*a.session, call(2)).boxed(),
+        );
         server.pause();
         there.block_on(async {
             assert!(futures_util::poll!(&mut alone).is_pending());

@@ -1,51 +1,22 @@
--- Everything one node has to say about a name, in one step. What it has to say about others goes along, each for itself.
---
--- KEYS  of each name: 1 permits: sorted set, ticket -> deadline    2 queue: sorted set, ticket -> arrival    3 meta: hash, see
---       below    4 lone, where there may be one: string, instead of the three others as long as one node alone has spoken and
---       has one permit at most
--- ARGV  1 node   2 lease in ms   3 an hour and two leases: this server is slow to make text of numbers   4 how many names;
---       then for each: packed: number of this call (0 = nobody's word), limit, how many tickets leave, keep, enter, try; and
---       these tickets: numbers of this node, or whole tickets when it is nobody's word
--- reply of each name; as a list, if it is not just one, with an error as a list of its text
---       nothing: a later call of this node came before, nothing was changed
---       packed: in use, waiting, look again in ms or -1, last token, 1 if a push was refused; then a letter per ticket:
---       of those that left 1 a permit, 2 a place, 0 nothing; of the others h held, w waiting, r refused, g gone; then,
---       packed: ticket, token, ... of this node's own waiting tickets that were granted
---
--- meta  state: what every call needs. gaps: what is needed besides while a gap counts, else it is not there. And a field
---       per node: number of its last call, limit, lease, last word, how many of its tickets wait. All of it is packed, and
---       short enough (64 bytes) for a small hash to be stored compactly.
---
--- lone  packed: number of the node's last call, its limit, its lease, lease clock, TIME when it was read, last token, number
---       of the ticket that holds or -1, its deadline; then the node.
---
--- An error in the middle leaves a valid state: a permit is added before it leaves the queue, meta is written last. The
--- first write is one that passes when memory is full (ZREM, PEXPIRE); after it, so does the rest.
-local node, lease_text, hour_text, names = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
-local lease = tonumber(lease_text)
-local time = redis.call('TIME')
-local micros = time[1] * 1000000 + time[2]
-local now = math.floor(micros / 1000)
-
--- About one name, the long way. Its tickets are those after ARGV[at]. `lone`: what stands at LONE. No answer: nothing stands
--- anywhere, and nothing is in the way of writing there. Reads first: whatever stands under our keys and is not ours shows
--- before anything is written.
-local function exchange(PERMITS, QUEUE, META, LONE, lone, at, number, limit, leaves, keeps, enters, tries)
+-- Executes a call about one name in the general form. `single`: the record at SINGLE, which is converted first. Returns nil if
+-- the name has no keys at all and the call fits the single-holder form: then nothing was written. All reads come first, so
+-- that a key that is not ours causes an error before anything is written.
+local function exchange_general(PERMITS, QUEUE, META, SINGLE, single, tickets, number, limit, leaves, keeps, enters, tries)
   local call, pack, unpack_numbers = redis.call, struct.pack, struct.unpack -- `unpack` is Lua's own
-  local STATE, GAPS, NODE, ANSWER = '<dddddddBB', '<dddd', '<ddddd', '<dddddc0'
+  local STATE, GAPS, NODE, ANSWER = '<dddddddBB', '<dddd', '<ddddd', '<c1dddddHc0'
   local STATE_BYTES, GAPS_BYTES, NODE_BYTES = 58, 32, 40
   local MOST_GRANTS, MOST_LOOKS, MOST_ORPHANS = 256, 1024, 2000
   local HOUR = 3600000
 
-  local wanted = enters + tries
+  local at, wanted = 0, enters + tries
   local mine = number > 0 and node .. '-' or ''
 
-  -- Not alone any more.
-  if lone then
+  -- Convert the single-holder form.
+  if single then
     call('HMGET', META, 'state')
     call('ZCARD', QUEUE)
-    local latest, its_limit, its_lease, clock, last, token, holder, deadline = unpack_numbers('<dddddddd', lone, 5)
-    local its_node, expires = string.sub(lone, 69), HOUR + 2 * its_lease
+    local latest, its_limit, its_lease, clock, last, token, holder, deadline = unpack_numbers('<dddddddd', single, 5)
+    local its_node, expires = string.sub(single, 69), HOUR + 2 * its_lease
     call('ZREM', PERMITS, '')
     if holder >= 0 then
       call('ZADD', PERMITS, 'GT', deadline, its_node .. string.format('-%.0f', holder))
@@ -55,7 +26,7 @@ local function exchange(PERMITS, QUEUE, META, LONE, lone, at, number, limit, lea
       pack(STATE, clock, last, token, its_lease, its_lease, now + expires, clock + its_lease, 0, 0),
       its_node, pack(NODE, latest, its_limit, its_lease, clock, 0))
     call('PEXPIRE', META, expires)
-    call('DEL', LONE)
+    call('DEL', SINGLE)
   end
 
   local read = call('HMGET', META, 'state', node)
@@ -70,7 +41,7 @@ local function exchange(PERMITS, QUEUE, META, LONE, lone, at, number, limit, lea
   local my_waiting = 0
   if mine_known then
     local latest, _, _, _, count = unpack_numbers(NODE, mine_known)
-    if number < latest then return '' end
+    if number < latest then return 's' end
     my_waiting = count
   end
   local in_use, waiting = call('ZCARD', PERMITS), 0
@@ -84,14 +55,14 @@ local function exchange(PERMITS, QUEUE, META, LONE, lone, at, number, limit, lea
   clock, last = clock + passed, now
   local gapped = not known or passed > shortest / 2
 
-  if LONE and not known and in_use == 0 and waiting == 0 and number > 0 and keeps == 0 and wanted < 2 then return end
+  if SINGLE and not known and in_use == 0 and waiting == 0 and number > 0 and keeps == 0 and wanted < 2 then return end
 
   -- Leave, where nobody waits.
   local left = ''
   local alone = busy == 0 and waiting == 0
   if alone then
     for i = 1, leaves do
-      local was = call('ZREM', PERMITS, mine .. ARGV[at + i])
+      local was = call('ZREM', PERMITS, mine .. tickets[at + i])
       in_use, left = in_use - was, left .. (was == 1 and '1' or '0')
     end
   end
@@ -113,18 +84,18 @@ local function exchange(PERMITS, QUEUE, META, LONE, lone, at, number, limit, lea
         call('HSET', META, 'state', state, node, word)
       end
       if in_use == 0 then call('PEXPIRE', META, same and lease_text or longest) end
-      return pack(ANSWER, in_use, 0, -1, token, mute, left)
+      return pack(ANSWER, 'g', in_use, 0, -1, token, mute, 0, left)
     end
     local grow, hour, fresh = expires < now + HOUR + longest, same and hour_text or HOUR + 2 * longest, in_use == 0
     if known and grow then call('PEXPIRE', META, hour) elseif leaves == 0 then call('ZREM', PERMITS, '') end
-    if call('ZADD', PERMITS, 'GT', clock + lease, mine .. ARGV[at + 1 + leaves]) == 1 then
+    if call('ZADD', PERMITS, 'GT', clock + lease, mine .. tickets[at + 1 + leaves]) == 1 then
       in_use, token = in_use + 1, math.max(token + 1, micros)
     end
     if grow or fresh then call('PEXPIRE', PERMITS, hour) end
     if grow then expires = now + HOUR + 2 * longest end
     call('HSET', META, 'state', pack(STATE, clock, last, token, shortest, longest, expires, sweep, mute, 0), node, word)
     if not known then call('PEXPIRE', META, hour) end
-    return pack(ANSWER, in_use, 0, -1, token, mute, left .. 'h')
+    return pack(ANSWER, 'g', in_use, 0, -1, token, mute, 0, left .. 'h')
   end
 
   local grace, due, gap, span = 0, 0, 0, 0 -- see "purge"
@@ -159,7 +130,7 @@ local function exchange(PERMITS, QUEUE, META, LONE, lone, at, number, limit, lea
   if leaves == 0 then call('ZREM', PERMITS, '') end
   if not alone then
     for i = 1, leaves do
-      local ticket = mine .. ARGV[at + i]
+      local ticket = mine .. tickets[at + i]
       local was = '0'
       if call('ZREM', PERMITS, ticket) == 1 then
         in_use, was = in_use - 1, '1'
@@ -178,7 +149,7 @@ local function exchange(PERMITS, QUEUE, META, LONE, lone, at, number, limit, lea
   local deadline = string.format('%.0f', clock + lease) -- once, and not for each ticket
   if keeps > 0 then
     local ask, add = {}, {}
-    for i = 1, keeps do ask[i] = mine .. ARGV[at + i] end
+    for i = 1, keeps do ask[i] = mine .. tickets[at + i] end
     local scores = call('ZMSCORE', PERMITS, unpack(ask))
     for i = 1, keeps do
       local held = scores[i]
@@ -303,11 +274,11 @@ local function exchange(PERMITS, QUEUE, META, LONE, lone, at, number, limit, lea
       -- Nobody waits and there is room for all: whether they are new or renewed makes no difference to the answer.
       local added
       if wanted == 1 then
-        added = call('ZADD', PERMITS, 'GT', deadline, mine .. ARGV[at + 1])
+        added = call('ZADD', PERMITS, 'GT', deadline, mine .. tickets[at + 1])
       else
         local add = {}
         for i = 1, wanted do
-          add[2 * i - 1], add[2 * i] = deadline, mine .. ARGV[at + i]
+          add[2 * i - 1], add[2 * i] = deadline, mine .. tickets[at + i]
         end
         added = call('ZADD', PERMITS, 'GT', unpack(add))
       end
@@ -317,7 +288,7 @@ local function exchange(PERMITS, QUEUE, META, LONE, lone, at, number, limit, lea
       entered, tried = string.rep('h', enters), string.rep('h', tries)
     else
       local ask, states, add, queue, places, arrival = {}, {}, {}, {}, 0, nil -- arrival: of the last in the queue
-      for i = 1, wanted do ask[i] = mine .. ARGV[at + i] end
+      for i = 1, wanted do ask[i] = mine .. tickets[at + i] end
       local held = call('ZMSCORE', PERMITS, unpack(ask))
       local placed = waiting > 0 and call('ZMSCORE', QUEUE, unpack(ask)) or {}
       for i = 1, wanted do
@@ -432,65 +403,13 @@ local function exchange(PERMITS, QUEUE, META, LONE, lone, at, number, limit, lea
     grants = grants .. pack('<dd', tonumber(string.sub(ticket, #node + 2)), tokens[ticket])
   end
   local letters = left .. table.concat(kept) .. entered .. tried
-  return pack(ANSWER, in_use, waiting, look_again, token, mute, letters) .. grants
+  return pack(ANSWER, 'g', in_use, waiting, look_again, token, mute, #granted, letters) .. grants
 end
 
-local function long_way(...)
-  local done, answer = pcall(exchange, ...)
+-- The same, with an error as an answer.
+local function try_general(...)
+  local done, answer = pcall(exchange_general, ...)
   if not done and type(answer) ~= 'table' then return redis.error_reply(answer) end
   return answer
 end
 
-local pack, unpack_numbers = struct.pack, struct.unpack
-local answers, keys, at = {}, #KEYS / names, 5
-for i = 1, names do
-  local said, key = ARGV[at] or '', keys * (i - 1)
-  if #said ~= 48 then return redis.error_reply('ERR malformed call') end
-  local number, limit, leaves, keeps, enters, tries = unpack_numbers('<dddddd', said)
-  local PERMITS, QUEUE, META, LONE = KEYS[key + 1], KEYS[key + 2], KEYS[key + 3], keys == 4 and KEYS[key + 4]
-  local lone, answer, alone = LONE and redis.pcall('GET', LONE), nil, false
-  local clock, last, token, holder = now, now, 0, -1
-  if type(lone) == 'table' then
-    answer = lone -- an error
-  elseif lone and (#lone < 68 or string.sub(lone, 1, 4) ~= 'lone') then
-    answer = redis.error_reply('INCOMPATIBLE lone was written by another version')
-  elseif lone then
-    local latest, its_lease, _
-    latest, _, its_lease, clock, last, token, holder = unpack_numbers('<ddddddd', lone, 5)
-    local is_mine = string.sub(lone, 69) == node
-    alone = is_mine and lease == its_lease and keeps + enters + tries < 2
-    if is_mine and number < latest then answer, alone = '', false end
-  else
-    answer = long_way(PERMITS, QUEUE, META, LONE, lone, at, number, limit, leaves, keeps, enters, tries)
-    alone = not answer
-  end
-
-  -- Nobody else has spoken. As long as the call is about the one permit there is, or there is none, all is written at once;
-  -- what is due, a gap, a second permit: that is for the long way.
-  if alone then
-    local letters, ticket = '', keeps + enters + tries > 0 and tonumber(ARGV[at + 1 + leaves])
-    for leave = at + 1, at + leaves do
-      local was = tonumber(ARGV[leave]) == holder
-      holder, letters = was and -1 or holder, letters .. (was and '1' or '0')
-    end
-    if keeps == 0 and ticket and holder < 0 then holder, token = ticket, math.max(token + 1, micros) end
-    if ticket then letters = letters .. (ticket == holder and 'h' or 'g') end
-    if holder < 0 or ticket == holder then
-      if now > last then clock = clock + now - last end
-      local expires = holder < 0 and lease_text or hour_text
-      local state = pack('<c4ddddddddc0', 'lone', number, limit, lease, clock, now, token, holder, clock + lease, node)
-      local done = redis.pcall('SET', LONE, state, 'PX', expires)
-      if done.err then
-        -- When memory is full it passes after something that always does.
-        redis.pcall('PEXPIRE', LONE, expires)
-        done = redis.pcall('SET', LONE, state, 'PX', expires)
-      end
-      answer = done.err and done or pack('<dddddc0', holder < 0 and 0 or 1, 0, -1, token, 0, letters)
-    end
-  end
-  answer = answer or long_way(PERMITS, QUEUE, META, LONE, lone, at, number, limit, leaves, keeps, enters, tries)
-  -- In a list an error is one of its own.
-  answers[i] = names > 1 and type(answer) == 'table' and {answer.err} or answer
-  at = at + 1 + leaves + keeps + enters + tries
-end
-return names == 1 and answers[1] or answers
