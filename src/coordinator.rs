@@ -352,8 +352,8 @@ impl<B: Backend> CoordinatorBuilder<B> {
     /// of a caller, and move when that one ends.
     ///
     /// For a process with several runtimes, or one whose runtime is blocked now and then: leases are renewed as long as
-    /// this runtime runs. Once it has ended, acquiring fails with [`ErrorKind::NoRuntime`] or waits in vain, so it has to
-    /// outlive the use of the coordinator. It needs tokio's IO and time drivers.
+    /// this runtime runs. It needs tokio's IO and time drivers, and has to outlive the use of the coordinator: once it has
+    /// ended, callers get [`ErrorKind::NoRuntime`] and held permits are lost.
     pub fn runtime(mut self, runtime: tokio::runtime::Handle) -> Self {
         self.settings.placement = Placement::Runtime(runtime);
         self

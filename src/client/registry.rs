@@ -5,7 +5,7 @@ use super::outage::OutageDetector;
 use super::queue_client::QueueClient;
 use super::state::Shortcuts;
 use crate::backend::{Event, Events, Inspection, Promises, Session, call_time};
-use crate::error::{Error, ErrorKind};
+use crate::error::Error;
 use crate::name::{Node, Queue};
 use std::collections::HashMap;
 use std::fmt;
@@ -149,12 +149,7 @@ impl Client {
         let Some(runtime) = self.work.pinned()? else {
             return request.await;
         };
-        let ended = |_| {
-            Error::new(
-                ErrorKind::NoRuntime,
-                "the runtime that was given to the coordinator has ended",
-            )
-        };
+        let ended = |_| self.work.pinned_has_ended();
         runtime.spawn(request).await.map_err(ended)?
     }
 

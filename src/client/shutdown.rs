@@ -1,6 +1,6 @@
 //! The ends of a coordinator: flush and shutdown.
 
-use super::queue_client::QueueClient;
+use super::queue_client::{QueueClient, shutting_down};
 use super::registry::Client;
 use crate::clock::now;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ impl Client {
         self.all().iter().for_each(|name| name.stop_lingering());
         let _ = tokio::time::timeout(within, self.until(|| self.busy().is_empty())).await;
         let names = self.all();
-        let cut = names.iter().map(|name| name.close()).sum();
+        let cut = names.iter().map(|name| name.close(&shutting_down())).sum();
         drop(names);
         tokio::select! {
             () = self.until(|| self.busy().is_empty()) => {}

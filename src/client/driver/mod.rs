@@ -119,7 +119,12 @@ impl Work {
         self.pinned.runtime()
     }
 
-    pub(super) fn is_pinned(&self) -> bool {
+    /// The error of callers after the runtime has ended that the driver is bound to.
+    pub(super) fn pinned_has_ended(&self) -> Error {
+        self.pinned.end()
+    }
+
+    fn is_pinned(&self) -> bool {
         self.pinned.is_pinned()
     }
 
@@ -145,6 +150,13 @@ impl Work {
 
     fn shared(&self) -> MutexGuard<'_, Shared> {
         lock(&self.shared)
+    }
+}
+
+impl Drop for Work {
+    fn drop(&mut self) {
+        // A driver that sleeps sees that the coordinator is gone.
+        self.wake.notify_one();
     }
 }
 
@@ -219,6 +231,14 @@ impl Client {
             },
             runtime,
         }
+    }
+
+    /// The runtime that the driver is bound to has ended: callers would wait in vain.
+    fn end_of_runtime(&self) {
+        let error = self.work.pinned.end();
+        self.all().iter().for_each(|name| {
+            name.close(&error);
+        });
     }
 
     /// What the driver with this number does next.
@@ -388,9 +408,13 @@ impl Drop for Driver {
         shared.slot.ended(self.runtime);
         client.work.latest.store(0, Ordering::Relaxed);
         client.work.is_driven.store(false, Ordering::Relaxed);
+        if client.work.is_pinned() {
+            drop(shared);
+            return client.end_of_runtime();
+        }
         // Its runtime has ended before its work was done. If the next one has ended too, its driver comes by here.
         let idle = shared.schedule.is_empty() && shared.in_flight.is_empty();
-        let another = match idle || client.work.is_pinned() {
+        let another = match idle {
             true => None,
             false => shared.slot.last_runtime(),
         };

@@ -1,6 +1,7 @@
 //! Where the driver runs.
 
 use crate::error::{Error, ErrorKind};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use tokio::runtime::{Builder, Handle, Id};
@@ -28,6 +29,8 @@ pub(crate) enum Placement {
 pub(super) struct Pinned {
     placement: Placement,
     thread: Mutex<Option<DedicatedThread>>,
+    /// The runtime has ended.
+    ended: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -58,6 +61,7 @@ impl Pinned {
         Self {
             placement,
             thread: Mutex::default(),
+            ended: AtomicBool::new(false),
         }
     }
 
@@ -65,8 +69,20 @@ impl Pinned {
         !matches!(self.placement, Placement::Callers)
     }
 
+    /// Notes that the runtime has ended. Returns the error of callers from then on.
+    pub(super) fn end(&self) -> Error {
+        self.ended.store(true, Ordering::Relaxed);
+        Error::new(
+            ErrorKind::NoRuntime,
+            "the runtime that was given to the coordinator has ended",
+        )
+    }
+
     /// The runtime to run on: `None` for that of any caller.
     pub(super) fn runtime(&self) -> Result<Option<Handle>, Error> {
+        if self.ended.load(Ordering::Relaxed) {
+            return Err(self.end());
+        }
         match &self.placement {
             Placement::Callers => Ok(None),
             Placement::Runtime(runtime) => Ok(Some(runtime.clone())),

@@ -368,10 +368,10 @@ impl QueueClient {
     }
 
     /// Refuses all waiters and releases everything. Returns how many permits were still held.
-    pub(super) fn close(self: &Arc<Self>) -> usize {
+    pub(super) fn close(self: &Arc<Self>, error: &Error) -> usize {
         // Earlier failures do not count against the releases that follow.
         self.note_failing(&mut self.lock(), false);
-        let effects = self.update(|state, _| state.close(&shutting_down()));
+        let effects = self.update(|state, _| state.close(error));
         let cut = effects.lost.len();
         self.deliver(effects);
         cut
@@ -500,6 +500,6 @@ impl HasTerms for Caller {
     }
 }
 
-fn shutting_down() -> Error {
+pub(super) fn shutting_down() -> Error {
     Error::new(ErrorKind::ShuttingDown, "the coordinator is shutting down")
 }

@@ -359,3 +359,88 @@ fn a_permit_that_lingered_is_renewed_though_the_runtime_is_gone_that_it_came_on(
         });
     }
 }
+
+fn tasks() -> usize {
+    tokio::runtime::Handle::current()
+        .metrics()
+        .num_alive_tasks()
+}
+
+async fn until_no_task_is_left() {
+    let ended = async {
+        while tasks() > 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(SECOND, ended).await.expect("no task is left");
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_names_share_one_task_which_ends_with_the_coordinator() {
+    let permits = Coordinator::new(Memory::new());
+    let locks: Vec<_> = (0..100)
+        .map(|n| permits.mutex(n.to_string()).unwrap())
+        .collect();
+    let guards: Vec<_> = join_all(locks.iter().map(|lock| lock.lock())).await;
+    assert_eq!(tasks(), 1);
+    drop((guards, locks, permits));
+    until_no_task_is_left().await;
+}
+
+#[test]
+fn a_runtime_that_ends_under_its_coordinator_leaves_errors_and_no_waits() {
+    let given = Builder::new_current_thread().enable_all().build().unwrap();
+    let here = Builder::new_current_thread().enable_all().build().unwrap();
+    let memory = Memory::new();
+    let other = Coordinator::new(memory.clone());
+    let builder = Coordinator::builder(memory).runtime(given.handle().clone());
+    let permits = builder.build().unwrap();
+    here.block_on(async {
+        let held = other.mutex("a").unwrap().lock().await.unwrap();
+        let waits = tokio::spawn({
+            let lock = permits.mutex("a").unwrap();
+            async move { lock.lock().await.map(drop) }
+        });
+        // The runtime is driven on another thread until the waiter is queued, and ends then.
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let driven = std::thread::spawn(move || {
+            let _ = given.block_on(stopped);
+            drop(given);
+        });
+        while permits.mutex("a").unwrap().inspect().await.unwrap().waiting == 0 {
+            tokio::task::yield_now().await;
+        }
+        drop(stop);
+        driven.join().unwrap();
+        let error = waits.await.unwrap().unwrap_err();
+        assert_eq!(error.kind(), crate::ErrorKind::NoRuntime);
+        let error = permits.mutex("b").unwrap().lock().await.unwrap_err();
+        assert_eq!(error.kind(), crate::ErrorKind::NoRuntime);
+        let error = permits.check().await.unwrap_err();
+        assert_eq!(error.kind(), crate::ErrorKind::NoRuntime);
+        drop(held);
+    });
+}
+
+#[test]
+fn a_dedicated_thread_ends_with_its_coordinator() {
+    let here = Builder::new_current_thread().enable_all().build().unwrap();
+    let permits = Coordinator::builder(Memory::new())
+        .dedicated_thread()
+        .build()
+        .unwrap();
+    here.block_on(async { drop(permits.mutex("a").unwrap().lock().await.unwrap()) });
+    let threads = || {
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+        let names =
+            tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
+        names.filter(|name| name.trim() == "tower-permit").count()
+    };
+    assert!(threads() > 0);
+    drop(permits);
+    let end = std::time::Instant::now() + 10 * SECOND;
+    while threads() > 0 {
+        assert!(std::time::Instant::now() < end, "the thread goes on");
+        std::thread::yield_now();
+    }
+}
