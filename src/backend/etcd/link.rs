@@ -26,8 +26,6 @@ const TRY: Duration = Duration::from_millis(200);
 const ONLY_TRY: Duration = Duration::from_secs(2);
 /// Pauses after a failed attempt to connect, and between two rounds over all servers.
 const BACK_OFF: Duration = Duration::from_millis(20);
-/// So many calls given up in a row, and the connection to an only server is made anew.
-const GIVEN_UP: u32 = 2;
 /// What was given up after less says nothing about the connection.
 const BRIEF: Duration = Duration::from_millis(50);
 
@@ -44,10 +42,10 @@ pub(super) struct Link {
 struct Slot {
     /// The server that is asked now.
     at: usize,
-    state: TicketState,
+    state: SlotState,
 }
 
-enum TicketState {
+enum SlotState {
     /// Until then the last failure is the answer.
     Empty(Option<(Error, Instant)>),
     /// A task is at it. It goes on when the calls that wait for it are dropped.
@@ -66,8 +64,6 @@ pub(super) struct Connection {
     server: Arc<str>,
     /// Counts the answers.
     answers: AtomicU32,
-    /// Calls given up since the last answer.
-    given_up: AtomicU32,
     /// Closed when the runtime that drives the connection has ended.
     driven: watch::Receiver<()>,
 }
@@ -103,7 +99,7 @@ impl Link {
             tls,
             slot: Mutex::new(Slot {
                 at: 0,
-                state: TicketState::Empty(None),
+                state: SlotState::Empty(None),
             }),
             changes: watch::Sender::new(0),
         })
@@ -154,7 +150,6 @@ impl Link {
             under_way.answered = true;
             match answer {
                 Ok(Ok(value)) => {
-                    connection.given_up.store(0, Ordering::Relaxed);
                     connection.answers.fetch_add(1, Ordering::Relaxed);
                     return Ok(Answer {
                         value,
@@ -198,15 +193,15 @@ impl Link {
             let attempt = {
                 let mut slot = self.slot();
                 match &slot.state {
-                    TicketState::Ready(connection) if connection.is_driven() => {
+                    SlotState::Ready(connection) if connection.is_driven() => {
                         return Ok(connection.clone());
                     }
-                    TicketState::Connecting { attempt, since }
+                    SlotState::Connecting { attempt, since }
                         if clock::now().saturating_duration_since(*since) < STUCK =>
                     {
                         attempt.clone()
                     }
-                    TicketState::Empty(Some((error, until))) if clock::now() < *until => {
+                    SlotState::Empty(Some((error, until))) if clock::now() < *until => {
                         return Err(error.clone());
                     }
                     _ => self.connect(&mut slot)?,
@@ -219,7 +214,7 @@ impl Link {
                 Some(Ok(_)) | None => {
                     let mut slot = self.slot();
                     if slot.is_attempt(&attempt) {
-                        slot.state = TicketState::Empty(None);
+                        slot.state = SlotState::Empty(None);
                     }
                 }
             }
@@ -241,7 +236,7 @@ impl Link {
         let server = self.servers[slot.at % self.servers.len()].clone();
         let (done, attempt) = oneshot::channel();
         let attempt = attempt.map(Result::ok).boxed().shared();
-        slot.state = TicketState::Connecting {
+        slot.state = SlotState::Connecting {
             attempt: attempt.clone(),
             since: clock::now(),
         };
@@ -264,14 +259,14 @@ impl Link {
         }
         match result {
             Ok(connection) => {
-                slot.state = TicketState::Ready(connection.clone());
+                slot.state = SlotState::Ready(connection.clone());
                 drop(slot);
                 self.changes.send_modify(|count| *count += 1);
             }
             Err(error) => {
                 let retry =
                     (self.servers.len() == 1).then(|| (error.clone(), clock::now() + BACK_OFF));
-                slot.state = TicketState::Empty(retry);
+                slot.state = SlotState::Empty(retry);
                 slot.at += 1;
             }
         }
@@ -280,8 +275,8 @@ impl Link {
     /// The next call goes to the next server, unless somebody has seen to it already.
     pub(super) fn discard(&self, connection: &Arc<Connection>) {
         let mut slot = self.slot();
-        if matches!(&slot.state, TicketState::Ready(ready) if Arc::ptr_eq(ready, connection)) {
-            slot.state = TicketState::Empty(None);
+        if matches!(&slot.state, SlotState::Ready(ready) if Arc::ptr_eq(ready, connection)) {
+            slot.state = SlotState::Empty(None);
             slot.at += 1;
         }
     }
@@ -302,7 +297,6 @@ async fn open(server: &str, options: ConnectOptions) -> Result<Arc<Connection>, 
             client,
             server: shown,
             answers: AtomicU32::new(0),
-            given_up: AtomicU32::new(0),
             driven,
         })),
         Ok(Err(error)) => Err(wire::failure(&error, &shown).0.into()),
@@ -319,7 +313,7 @@ pub(super) fn shown(server: &str) -> &str {
 
 impl Slot {
     fn is_attempt(&self, this: &Attempt) -> bool {
-        matches!(&self.state, TicketState::Connecting { attempt, .. } if attempt.ptr_eq(this))
+        matches!(&self.state, SlotState::Connecting { attempt, .. } if attempt.ptr_eq(this))
     }
 }
 
@@ -348,15 +342,7 @@ impl Drop for UnderWay<'_> {
         }
         // Who answers others meanwhile, or was asked only now, has much to do: a new connection would only add to it.
         let others = self.connection.answers.load(Ordering::Relaxed) != self.before;
-        if others || clock::now() < self.since + BRIEF {
-            return;
-        }
-        let most = if self.link.servers.len() > 1 {
-            1
-        } else {
-            GIVEN_UP
-        };
-        if self.connection.given_up.fetch_add(1, Ordering::Relaxed) + 1 >= most {
+        if !others && clock::now() >= self.since + BRIEF {
             self.link.discard(self.connection);
         }
     }

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 /// Keys outlive what is in use by an hour, ms.
 const HOUR: u64 = 3_600_000;
-/// Bytes of one call without its tickets.
-const CALL_BYTES: usize = 24;
+/// The kind of a call that names other than one ticket.
+const OTHER: u8 = b'O';
 /// Most digits of a number.
 const DIGITS: usize = 20;
 
@@ -68,16 +68,29 @@ pub(super) fn add_batch(
     add_node(command, node.as_str(), lease, calls.len());
     let mut data = command.writer_for_next_arg();
     for call in calls {
-        add_numbers(&mut data, call.number, call.limit, counts(call));
-        let mut empty = true;
+        let mut digits = [0; DIGITS];
+        if let Some((kind, ticket)) = only_ticket(call) {
+            add_head(&mut data, kind, call.number, call.limit);
+            write(&mut data, &(ticket as f64).to_le_bytes());
+            add_ticket(&mut data, decimal(ticket, &mut digits));
+            continue;
+        }
+        add_head(&mut data, OTHER, call.number, call.limit);
+        add_counts(&mut data, counts(call));
         for ticket in groups(call).into_iter().flatten() {
-            let mut digits = [0; DIGITS];
             add_ticket(&mut data, decimal(*ticket, &mut digits));
-            empty = false;
         }
-        if empty {
-            add_ticket(&mut data, b"");
-        }
+    }
+}
+
+/// The ticket of a call that acquires, releases or tries a single one.
+fn only_ticket(call: &Call) -> Option<(u8, u64)> {
+    let groups = groups(call);
+    match groups.map(Vec::as_slice) {
+        [[ticket], [], [], []] => Some((b'R', *ticket)),
+        [[], [], [ticket], []] => Some((b'A', *ticket)),
+        [[], [], [], [ticket]] => Some((b'T', *ticket)),
+        _ => None,
     }
 }
 
@@ -92,7 +105,8 @@ pub(super) fn add_eviction(
     add_keys(command, prefix, forms, [queue]);
     add_node(command, "", 0, 1);
     let mut data = command.writer_for_next_arg();
-    add_numbers(&mut data, 0, 0, EVICTION);
+    add_head(&mut data, OTHER, 0, 0);
+    add_counts(&mut data, EVICTION);
     add_ticket(&mut data, ticket.as_bytes());
 }
 
@@ -142,15 +156,20 @@ fn add_node(command: &mut Cmd, node: &str, lease: u64, names: usize) {
         .arg(names);
 }
 
-fn add_numbers(data: &mut impl Write, number: u64, limit: u32, counts: Counts) {
-    let mut bytes = [0; CALL_BYTES];
-    let (numbers, count_bytes) = bytes.split_at_mut(16);
-    numbers[..8].copy_from_slice(&(number as f64).to_le_bytes());
-    numbers[8..].copy_from_slice(&f64::from(limit).to_le_bytes());
-    for (bytes, count) in count_bytes.chunks_exact_mut(2).zip(counts) {
-        bytes.copy_from_slice(&length(count).to_le_bytes());
-    }
-    write(data, &bytes);
+fn add_head(data: &mut impl Write, kind: u8, number: u64, limit: u32) {
+    let mut head = [kind; 17];
+    head[1..9].copy_from_slice(&(number as f64).to_le_bytes());
+    head[9..].copy_from_slice(&f64::from(limit).to_le_bytes());
+    write(data, &head);
+}
+
+fn add_counts(data: &mut impl Write, counts: Counts) {
+    write(
+        data,
+        counts
+            .map(|count| length(count).to_le_bytes())
+            .as_flattened(),
+    );
 }
 
 fn add_ticket(data: &mut impl Write, ticket: &[u8]) {

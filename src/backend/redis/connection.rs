@@ -25,8 +25,8 @@ const CONNECTING: Duration = Duration::from_secs(2);
 const STUCK: Duration = Duration::from_secs(3);
 /// Pauses between failed attempts.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(100));
-/// So many calls given up in a row, and the connection is made anew.
-const GIVEN_UP: u32 = 2;
+/// A call that is dropped sooner says nothing about its connection.
+const GIVEN_UP: Duration = Duration::from_millis(50);
 /// How often one call looks for a connection: each round finds one that its runtime took with it.
 const ROUNDS: u32 = 5;
 
@@ -92,14 +92,20 @@ struct Connection {
     /// True or closed: nothing drives it any more, and what is sent now will not arrive. A message sent in the moment of
     /// the end can be lost in between with no error, so that whoever waits for an answer watches this too.
     ended: watch::Receiver<bool>,
-    /// Calls given up since the last answer.
-    given_up: AtomicU32,
+    /// How many calls were answered.
+    answers: AtomicU32,
 }
 
-/// A call on its way. Dropped before its answer, it was given up.
-struct UnderWay<'a> {
+/// A call in flight. If it is dropped before its answer, it was given up.
+///
+/// Answers come in the order of the calls. So if nothing was answered since the call was sent, the connection is stuck: its peer
+/// may have vanished without a sign. It is discarded, and the next call is sent over a new one.
+struct InFlight<'a> {
     link: &'a Link,
     connection: &'a Arc<Connection>,
+    sent: Instant,
+    /// The connection's answers by then.
+    answers: u32,
     answered: bool,
 }
 
@@ -145,14 +151,16 @@ impl Link {
         manner: Manner,
     ) -> Result<Result<Value, RedisError>, Error> {
         let connection = self.connection().await?;
-        let mut under_way = UnderWay {
+        let mut in_flight = InFlight {
             link: self,
             connection: &connection,
+            sent: clock::now(),
+            answers: connection.answers.load(Ordering::Relaxed),
             answered: false,
         };
         let answer = connection.query(command, manner).await;
-        under_way.answered = true;
-        connection.given_up.store(0, Ordering::Relaxed);
+        in_flight.answered = true;
+        connection.answers.fetch_add(1, Ordering::Relaxed);
         if let Err(error) = &answer
             && wire::wants_new_connection(error)
         {
@@ -356,7 +364,7 @@ async fn open(
         in_cluster: wire::field(&hello, "mode").is_some_and(|mode| mode == "cluster"),
         _driver,
         ended,
-        given_up: AtomicU32::new(0),
+        answers: AtomicU32::new(0),
     };
     Ok((Arc::new(connection), refused))
 }
@@ -443,12 +451,13 @@ impl Manner {
     }
 }
 
-// === impl UnderWay ===
+// === impl InFlight ===
 
-impl Drop for UnderWay<'_> {
+impl Drop for InFlight<'_> {
     fn drop(&mut self) {
         if !self.answered
-            && self.connection.given_up.fetch_add(1, Ordering::Relaxed) + 1 >= GIVEN_UP
+            && self.connection.answers.load(Ordering::Relaxed) == self.answers
+            && clock::now().saturating_duration_since(self.sent) >= GIVEN_UP
         {
             self.link.discard(self.connection);
         }

@@ -46,6 +46,7 @@ use std::time::Duration;
 const EXCHANGE_CODE: &str = concat!(
     include_str!("script/arguments.lua"),
     include_str!("script/general.lua"),
+    include_str!("script/single_holder.lua"),
     include_str!("script/batch.lua"),
 );
 static EXCHANGE: LazyLock<Source> = LazyLock::new(|| Source::new(EXCHANGE_CODE));
@@ -643,7 +644,11 @@ impl Session for RedisSession {
 
     fn batching(&self) -> Batching {
         match self.servers.are_many() {
-            true => Batching::SINGLE,
+            // So many that a shard that does not answer leaves room for the others.
+            true => Batching {
+                in_flight: 1024,
+                ..Batching::SINGLE
+            },
             false => BATCHING,
         }
     }

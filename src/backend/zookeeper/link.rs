@@ -27,9 +27,11 @@ const SILENT: Duration = Duration::from_millis(800);
 const STUCK: Duration = Duration::from_secs(3);
 /// After a failed attempt.
 const PAUSE: Duration = Duration::from_millis(50);
-/// So many calls given up in a row, and the connection is made anew: while it looks fine, and in any case.
-const GIVEN_UP: u32 = 2;
+/// A connection that looks fine is replaced after one call that was given up, unless it answered others meanwhile; any
+/// other after this many in a row.
 const GIVEN_UP_FOR_GOOD: u32 = 8;
+/// A call that was given up after less time shows nothing about the connection.
+const BRIEF: Duration = Duration::from_millis(50);
 /// How often one call looks for a connection.
 const ROUNDS: u32 = 5;
 /// Below so many names nobody looks whether some can be forgotten.
@@ -43,10 +45,10 @@ pub(super) struct Link {
     pub(super) node: Node,
     pub(super) events: Events,
     /// Never held across an await, nor while an event is sent.
-    state: Mutex<TicketState>,
+    state: Mutex<LinkState>,
 }
 
-pub(super) struct TicketState {
+pub(super) struct LinkState {
     slot: Slot,
     /// To be taken up again when the connection has gone and the session may live.
     session: Option<SessionInfo>,
@@ -83,6 +85,8 @@ pub(super) struct Live {
     /// Closes when this is not used any more, so that nothing goes on with it.
     replaced: watch::Receiver<()>,
     _replaces: watch::Sender<()>,
+    /// Counts the answers.
+    answers: AtomicU32,
     /// Calls given up since the last answer.
     given_up: AtomicU32,
 }
@@ -91,6 +95,9 @@ pub(super) struct Live {
 pub(super) struct UnderWay<'a> {
     link: &'a Link,
     live: Arc<Live>,
+    since: Instant,
+    /// The answers to other calls before it was sent.
+    before: u32,
     answered: bool,
 }
 
@@ -105,7 +112,7 @@ impl Link {
             settings,
             node,
             events,
-            state: Mutex::new(TicketState {
+            state: Mutex::new(LinkState {
                 slot: Slot::Empty { failed: None },
                 session: None,
                 epoch: 0,
@@ -128,7 +135,7 @@ impl Link {
         words::error(error, self.servers(), act)
     }
 
-    pub(super) fn state(&self) -> MutexGuard<'_, TicketState> {
+    pub(super) fn state(&self) -> MutexGuard<'_, LinkState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -152,6 +159,8 @@ impl Link {
             };
             let under_way = UnderWay {
                 link: self,
+                since: now(),
+                before: live.answers.load(Ordering::Relaxed),
                 live,
                 answered: false,
             };
@@ -225,11 +234,7 @@ impl Link {
     }
 
     /// Starts an attempt of its own task: it survives the calls that wait for it.
-    fn connect(
-        self: &Arc<Self>,
-        state: &mut TicketState,
-        lease: Duration,
-    ) -> Result<Attempt, Error> {
+    fn connect(self: &Arc<Self>, state: &mut LinkState, lease: Duration) -> Result<Attempt, Error> {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else {
             return Err(Error::new(
                 ErrorKind::NoRuntime,
@@ -387,9 +392,9 @@ impl Link {
     }
 }
 
-// === impl State ===
+// === impl LinkState ===
 
-impl TicketState {
+impl LinkState {
     /// The room of a name, if this connection still counts.
     pub(super) fn room(&mut self, epoch: u64, queue: &Queue) -> Option<&mut Room> {
         match self.epoch == epoch {
@@ -431,6 +436,7 @@ impl Live {
             over: Arc::default(),
             replaced,
             _replaces: replaces,
+            answers: AtomicU32::new(0),
             given_up: AtomicU32::new(0),
         })
     }
@@ -463,6 +469,7 @@ impl UnderWay<'_> {
     pub(super) fn done(mut self) -> Arc<Live> {
         self.answered = true;
         self.live.given_up.store(0, Ordering::Relaxed);
+        self.live.answers.fetch_add(1, Ordering::Relaxed);
         self.live.clone()
     }
 
@@ -482,9 +489,13 @@ impl Drop for UnderWay<'_> {
         if self.answered {
             return;
         }
+        if now() < self.since + BRIEF {
+            return;
+        }
         let given_up = self.live.given_up.fetch_add(1, Ordering::Relaxed) + 1;
         let looks_fine = self.live.client.state() != SessionState::Disconnected;
-        if given_up >= GIVEN_UP && looks_fine || given_up >= GIVEN_UP_FOR_GOOD {
+        let is_silent = self.live.answers.load(Ordering::Relaxed) == self.before;
+        if looks_fine && is_silent || given_up >= GIVEN_UP_FOR_GOOD {
             self.link.replace(&self.live);
         }
     }

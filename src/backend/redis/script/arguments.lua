@@ -3,9 +3,10 @@
 -- KEYS  the single-holder keys of all names; then of each name 1 permits: sorted set, ticket -> deadline   2 queue: sorted
 --       set, ticket -> arrival   3 meta: hash, see below. In a cluster: only these three, of one name.
 -- ARGV  1 node   2 lease in ms   3 an hour and two leases, as text since converting numbers is slow   4 count of names
---       5 packed, for each name: number of the call (0 = administrative, of no node), limit, how many tickets to release, renew,
---       acquire and try; these tickets, each with its length before it: numbers of this node, or whole tickets in an
---       administrative call. One empty ticket if there is none
+--       5 packed, for each name a letter; number of the call (0 = administrative, of no node), limit; then
+--         A R T  one ticket to acquire, release, try: its number, and as text with the length before it
+--         O      any others: how many tickets to release, renew, acquire, try; these tickets as text, each with its length
+--                before it. The text is the number, or the whole ticket in an administrative call
 -- reply of all names, one after the other, as one string. Each starts with a letter:
 --       s  stale: a later call of this node was executed before, nothing was changed
 --       e  error: length, text. If there is only one name, the error itself is returned instead

@@ -1,121 +1,104 @@
--- Executes a batch. Names in the single-holder form, and those without keys, are handled here: one MGET reads all records,
--- and one EXISTS for every few names shows which have no keys. A release then costs one SET, and so does the acquisition of
--- a fresh name.
-local CALL, TICKET = '<ddHHHHHc0', 'Hc0' -- CALL: with its first ticket
-local SINGLE_BYTES, CHUNK = 68, 8
-local pack, unpack_numbers = struct.pack, struct.unpack
-
--- A key of another type reads as if it were absent, and is not overwritten. When memory is full the record passes after a write
--- that always does.
-local function write_record(key, record, expires, exists)
-  local done
-  for _ = 1, 2 do
-    if exists then
-      done = redis.pcall('SET', key, record, 'PX', expires)
-    else
-      done = redis.pcall('SET', key, record, 'PX', expires, 'NX')
-    end
-    if not done or not done.err then return done end
-    redis.pcall('PEXPIRE', key, expires)
-  end
-  return done
-end
-
+-- Executes a batch. One MGET reads the records of all names, and one EXISTS for every few of the others shows which have no keys.
+-- Then a fresh name costs one SET, and so does its release. Packing a record byte by byte costs as much as writing it, so that
+-- the two most frequent calls put theirs together from parts: those that the call brings, and those that are the same for all.
+local CALL, TICKET = '<ddHHHH', 'Hc0'
+local ACQUIRE, RELEASE, OTHER, ONE = 65, 82, 79, '<c16c8H' -- any other kind tries one ticket
+local FREE = struct.pack('<d', -1)
+local CHUNK = 16
+local pack, unpack_numbers, sub, byte, redis_pcall = struct.pack, struct.unpack, string.sub, string.byte, redis.pcall
 local data, at, answers = ARGV[5], 1, {}
 local has_single = #KEYS == 4 * names
-local singles, fresh, keys = {}, {}, 0 -- keys: index of the last single-holder key
+local base = has_single and names or 0 -- the keys of the general form follow
+local singles, fresh = {}, {}
+local clocks, held_middle, held_end, free_end, fresh_answer -- parts
 
-if has_single then
-  keys = names
-  if names == 1 then
-    singles[1] = redis.pcall('GET', KEYS[1])
-  else
-    singles = redis.call('MGET', unpack(KEYS, 1, names))
-    local ask, chunk, size = {}, {}, 0
-    for i = 1, names do
-      if not singles[i] then
-        local key = keys + 3 * i
-        size = size + 1
-        chunk[size] = i
-        ask[3 * size - 2], ask[3 * size - 1], ask[3 * size] = KEYS[key - 2], KEYS[key - 1], KEYS[key]
-      end
-      if size == CHUNK or (size > 0 and i == names) then
-        local absent = redis.call('EXISTS', unpack(ask, 1, 3 * size)) == 0
-        for j = 1, size do fresh[chunk[j]] = absent end
-        size = 0
-      end
+if has_single and names == 1 then
+  singles[1] = redis_pcall('GET', KEYS[1])
+elseif has_single then
+  singles = redis.call('MGET', unpack(KEYS, 1, names))
+  local ask, chunk, size = {}, {}, 0
+  for i = 1, names do
+    if not singles[i] then
+      local key = base + 3 * i
+      size = size + 1
+      chunk[size] = i
+      ask[3 * size - 2], ask[3 * size - 1], ask[3 * size] = KEYS[key - 2], KEYS[key - 1], KEYS[key]
+    end
+    if size == CHUNK or (size > 0 and i == names) then
+      local absent = redis.call('EXISTS', unpack(ask, 1, 3 * size)) == 0
+      for j = 1, size do fresh[chunk[j]] = absent end
+      size = 0
     end
   end
+  local ends, fresh_token = pack('<d', now + lease) .. node, pack('<d', micros)
+  clocks = pack('<ddd', lease, now, now)
+  held_middle, held_end, free_end = clocks .. fresh_token, ends, FREE .. ends
+  fresh_answer = 'o' .. fresh_token .. 'h'
 end
 
 for i = 1, names do
-  local number, limit, leaves, keeps, enters, tries, first, tickets
-  number, limit, leaves, keeps, enters, tries, first, at = unpack_numbers(CALL, data, at)
-  local named = keeps + enters + tries -- besides those to release
-  if leaves + named > 1 then
-    local more = leaves + named - 1
-    tickets = {first, unpack_numbers('<' .. string.rep(TICKET, more), data, at)}
-    at = tickets[more + 2]
+  local kind, single, answer = byte(data, at), singles[i], nil
+  local numbers, ticket, length -- of a call with one ticket; the first two as parts of a record
+  if kind ~= OTHER then
+    numbers, ticket, length, at = unpack_numbers(ONE, data, at + 1)
+    at = at + length
   end
 
-  local single, answer = singles[i], nil
-  local applies = fresh[i] and number > 0 and keeps == 0 and named < 2
-  local clock, last, token, holder = now, now, 0, -1
-  if single then
-    if type(single) == 'table' then
-      answer = single -- an error
-    elseif #single < SINGLE_BYTES or string.sub(single, 1, 4) ~= 'lone' then
-      answer = redis.error_reply('INCOMPATIBLE lone was written by another version')
-    else
-      local latest, its_lease, _
-      latest, _, its_lease, clock, last, token, holder = unpack_numbers('<ddddddd', single, 5)
-      local is_mine = string.sub(single, SINGLE_BYTES + 1) == node
-      applies = is_mine and lease == its_lease and named < 2
-      if is_mine and number < latest then answer, applies = 's', false end
-    end
-  elseif not applies then
-    local key = keys + 3 * i
-    answer = try_general(KEYS[key - 2], KEYS[key - 1], KEYS[key], has_single and KEYS[i], nil, tickets or {first},
-      number, limit, leaves, keeps, enters, tries)
-    applies = not answer
-  end
-
-  -- No other node has called. As long as the call concerns the only permit, or there is none, one write does it all. A second
-  -- permit needs the general form.
-  if applies then
-    local letters, ticket = '', named == 1 and tonumber(tickets and tickets[leaves + 1] or first)
-    for j = 1, leaves do
-      if tonumber(tickets and tickets[j] or first) == holder then
-        holder, letters = -1, letters .. '1'
-      else
-        letters = letters .. '0'
+  -- As exchange_single does it, if the record exists and the lease clock and the token need no special treatment.
+  if numbers and names > 1 then
+    local record, expires, success
+    if not single then
+      if fresh[i] and kind ~= RELEASE then
+        record, expires, success = 'lone' .. numbers .. held_middle .. ticket .. held_end, hour_text, fresh_answer
+      end
+    elseif #single > SINGLE_BYTES then
+      local mark, latest, _, its_lease, clock, last, token, holder = unpack_numbers('<c4dddddc8c8', single)
+      if mark == 'lone' and its_lease == lease and clock == last and last <= now and unpack_numbers('<d', numbers) >= latest
+        and sub(single, SINGLE_BYTES + 1) == node then
+        if kind == RELEASE then
+          if holder == ticket then
+            record, expires, success = 'lone' .. numbers .. clocks .. token .. free_end, lease_text, 'f1'
+          end
+        elseif holder == FREE and unpack_numbers('<d', token) < micros then
+          record, expires, success = 'lone' .. numbers .. held_middle .. ticket .. held_end, hour_text, fresh_answer
+        end
       end
     end
-    if keeps == 0 and ticket and holder < 0 then holder, token = ticket, math.max(token + 1, micros) end
-    if ticket then letters = letters .. (ticket == holder and 'h' or 'g') end
-    if holder < 0 or ticket == holder then
-      if now > last then clock = clock + now - last end
-      local key, expires = KEYS[i], holder < 0 and lease_text or hour_text
-      local record = pack('<c4ddddddddc0', 'lone', number, limit, lease, clock, now, token, holder, clock + lease, node)
-      local done = write_record(key, record, expires, single)
-      if not done then
-        answer = redis.pcall('GET', key)
-      elseif done.err then
-        answer = done
-      elseif holder < 0 then
-        answer = 'f' .. letters
+    if record then
+      local done
+      if single then
+        done = redis_pcall('SET', KEYS[i], record, 'PX', expires)
       else
-        answer = pack('<c1dc0', 'o', token, letters)
+        done = redis_pcall('SET', KEYS[i], record, 'PX', expires, 'NX')
       end
+      if done and not done.err then answer = success end
     end
   end
 
   if not answer then
-    local key = keys + 3 * i
-    answer = try_general(KEYS[key - 2], KEYS[key - 1], KEYS[key], has_single and KEYS[i], single, tickets or {first},
-      number, limit, leaves, keeps, enters, tries)
+    local number, limit, leaves, keeps, enters, tries, tickets
+    if numbers then
+      number, limit = unpack_numbers('<dd', numbers)
+      leaves, keeps, enters, tries = 0, 0, 0, 0
+      if kind == RELEASE then leaves = 1 elseif kind == ACQUIRE then enters = 1 else tries = 1 end
+      tickets = {sub(data, at - length, at - 1)}
+    else
+      number, limit, leaves, keeps, enters, tries, at = unpack_numbers(CALL, data, at + 1)
+      local count = leaves + keeps + enters + tries
+      tickets = {unpack_numbers('<' .. string.rep(TICKET, count), data, at)}
+      at = tickets[count + 1]
+    end
+    local key = base + 3 * i
+    local PERMITS, QUEUE, META, KEY = KEYS[key - 2], KEYS[key - 1], KEYS[key], has_single and KEYS[i]
+    local is_fresh = fresh[i] and number > 0 and keeps == 0
+    if not single and not is_fresh then
+      answer = try_general(PERMITS, QUEUE, META, KEY, nil, tickets, number, limit, leaves, keeps, enters, tries)
+    end
+    answer = answer
+      or exchange_single(KEY, single, tickets, number, limit, leaves, keeps, enters, tries)
+      or try_general(PERMITS, QUEUE, META, KEY, single, tickets, number, limit, leaves, keeps, enters, tries)
+    if names > 1 and type(answer) == 'table' then answer = 'e' .. pack('<Hc0', #answer.err, answer.err) end
   end
-  if names > 1 and type(answer) == 'table' then answer = 'e' .. pack('<Hc0', #answer.err, answer.err) end
   answers[i] = answer
 end
 return names == 1 and answers[1] or table.concat(answers)

@@ -1,7 +1,7 @@
-//! Calls about several names that ride together.
+//! Calls about several names in one batch.
 
 use super::*;
-use futures_util::future::{FutureExt, join_all};
+use futures_util::StreamExt;
 
 const NAMES: u64 = 100;
 
@@ -9,60 +9,126 @@ fn name(number: u64) -> Queue {
     Queue::limit(format!("name {number}").as_bytes()).unwrap()
 }
 
-/// The same about each name, at the same moment.
-async fn say_all(peer: &Peer, call: impl Fn(Call) -> Call) -> Vec<Result<Outcome, Error>> {
-    let calls = (0..NAMES).map(|number| {
+/// Calls of one peer about the first names.
+fn calls(peer: &Peer, count: u64, call: impl Fn(u64, Call) -> Call) -> Vec<Call> {
+    let calls = (0..count).map(|number| {
         let queue = name(number);
-        peer.say(call(Call {
-            queue,
-            ..peer.call()
-        }))
+        call(
+            number,
+            Call {
+                queue,
+                ..peer.call()
+            },
+        )
     });
-    join_all(calls).await
+    calls.collect()
 }
 
-fn acquires(call: Call) -> Call {
+/// The replies, in the order of the calls.
+async fn exchange(peer: &Peer, batch: Vec<Call>) -> Vec<Result<Reply, Error>> {
+    let mut replies: Vec<_> = batch.iter().map(|_| None).collect();
+    let mut stream = peer.session.exchange(batch);
+    let all = async {
+        while let Some((at, reply)) = stream.next().await {
+            assert!(replies[at].replace(reply).is_none(), "{at} twice");
+        }
+    };
+    timeout(Duration::from_secs(5), all).await.expect("replies");
+    replies
+        .into_iter()
+        .map(|reply| reply.expect("a reply"))
+        .collect()
+}
+
+fn outcome(reply: Result<Reply, Error>) -> Outcome {
+    match reply {
+        Ok(Reply::Done(outcome)) => outcome,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn acquire_1(_: u64, call: Call) -> Call {
     Call {
         acquire: vec![1],
         ..call
     }
 }
 
-fn scripts(server: &RedisServer) -> u64 {
+fn release_1(_: u64, call: Call) -> Call {
+    Call {
+        release: vec![1],
+        ..call
+    }
+}
+
+fn stats(server: &RedisServer, command: &str) -> u64 {
     let stats = server.command(&["INFO", "commandstats"]).text();
-    script::calls(&stats, "evalsha")
+    script::calls(&stats, command)
 }
 
 #[tokio::test]
-async fn what_comes_up_at_one_moment_goes_in_few_scripts() {
+async fn a_batch_is_one_script() {
     let server = RedisServer::start();
     let (a, b) = (Peer::new(&server.url()), Peer::new(&server.url()));
     a.acquire(&[1]).await;
-    server.command(&["SCRIPT", "FLUSH"]);
     server.command(&["CONFIG", "RESETSTAT"]);
-    for outcome in say_all(&a, acquires).await {
-        let outcome = outcome.unwrap();
+    for reply in exchange(&a, calls(&a, NAMES, acquire_1)).await {
+        let outcome = outcome(reply);
         assert_eq!(
             (plain(&outcome.acquired), outcome.in_use),
             (HELD.to_vec(), 1)
         );
     }
-    // One alone, and the others 32 at a time; and some again since the script had gone.
-    assert!(scripts(&server) <= 10, "{}", scripts(&server));
-    for outcome in say_all(&b, acquires).await {
-        assert_eq!(outcome.unwrap().acquired, WAITING);
+    // A fresh name costs one write, and nothing else of its own.
+    let inside = ["evalsha", "time", "mget", "set", "get", "hmget", "zcard"];
+    assert_eq!(
+        inside.map(|command| stats(&server, command)),
+        [1, 1, 1, NAMES, 0, 0, 0]
+    );
+    assert!(stats(&server, "exists") < NAMES / 8);
+    for reply in exchange(&b, calls(&b, NAMES, acquire_1)).await {
+        assert_eq!(outcome(reply).acquired, WAITING);
     }
-    let releases = |call| Call {
+    let releases = |_, call| Call {
         release: vec![7, 1],
         ..call
     };
-    for outcome in say_all(&a, releases).await {
-        assert_eq!(outcome.unwrap().released, [false, true]);
+    for reply in exchange(&a, calls(&a, NAMES, releases)).await {
+        assert_eq!(outcome(reply).released, [false, true]);
     }
-    for outcome in say_all(&b, acquires).await {
-        assert_eq!(plain(&outcome.unwrap().acquired), HELD);
+    for reply in exchange(&b, calls(&b, NAMES, acquire_1)).await {
+        assert_eq!(plain(&outcome(reply).acquired), HELD);
     }
-    assert!(scripts(&server) <= 25, "{}", scripts(&server));
+    assert_eq!(stats(&server, "evalsha"), 4);
+}
+
+#[tokio::test]
+async fn a_release_of_a_fresh_name_is_one_write() {
+    let server = RedisServer::start();
+    let a = Peer::new(&server.url());
+    for round in 0..3 {
+        exchange(&a, calls(&a, NAMES, acquire_1)).await;
+        server.command(&["CONFIG", "RESETSTAT"]);
+        for reply in exchange(&a, calls(&a, NAMES, release_1)).await {
+            let outcome = outcome(reply);
+            assert_eq!((outcome.released, outcome.in_use), (vec![true], 0));
+        }
+        let inside = ["evalsha", "mget", "exists", "set", "get", "hmget"];
+        assert_eq!(
+            inside.map(|command| stats(&server, command)),
+            [1, 1, 0, NAMES, 0, 0],
+            "{round}"
+        );
+        // Released twice: an unknown ticket.
+        for reply in exchange(&a, calls(&a, NAMES, release_1)).await {
+            assert_eq!(outcome(reply).released, [false]);
+        }
+    }
+    // Each is gone one lease later.
+    let left = server
+        .command(&["PTTL", "shop:limit:{name%201}:lone"])
+        .int();
+    assert!((1..=10_000).contains(&left), "{left}");
 }
 
 #[tokio::test]
@@ -75,91 +141,57 @@ async fn an_error_about_one_name_is_no_error_about_others() {
         server.command(&["SET", &key(number as u64 + 10, suffix), "mine"]);
     }
     server.command(&["LPUSH", &key(20, ":lone"), "mine"]);
-    for (number, outcome) in say_all(&a, acquires).await.into_iter().enumerate() {
+    let replies = exchange(&a, calls(&a, NAMES, acquire_1)).await;
+    for (number, reply) in replies.into_iter().enumerate() {
         match number {
             10..14 | 20 => {
-                let error = outcome.unwrap_err();
+                let error = reply.unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::Incompatible, "{number}: {error}");
             }
-            _ => assert_eq!(plain(&outcome.unwrap().acquired), HELD, "{number}"),
+            _ => assert_eq!(plain(&outcome(reply).acquired), HELD, "{number}"),
         }
     }
+    let list = server.command(&["LRANGE", &key(20, ":lone"), "0", "-1"]);
+    assert_eq!(list.list(), ["mine"]);
 }
 
-/// Calls that are given up do not hold up those that ride with them, and two in a row make the connection anew.
+/// Stale calls, long calls, calls about names of several nodes: none affects the others of its batch.
 #[tokio::test]
-async fn a_server_that_stands_still_is_given_up_by_all() {
-    let server = RedisServer::start();
-    let a = Peer::new(&server.url()).lease(Duration::from_secs(1));
-    a.acquire(&[1]).await;
-    server.pause();
-    let give_up = async |number, after| {
-        let queue = name(number);
-        let call = exchange_one(&*a.session, acquires(Call { queue, ..a.call() }));
-        timeout(after, call).await
-    };
-    // One alone, who gives up by himself, and two together, who hear of it.
-    let (alone, one, other) = tokio::join!(
-        give_up(1, Duration::from_millis(400)),
-        give_up(2, Duration::from_secs(10)),
-        give_up(3, Duration::from_secs(10)),
-    );
-    assert!(alone.is_err());
-    for answer in [one, other] {
-        assert_eq!(answer.unwrap().unwrap_err().kind(), ErrorKind::Unavailable);
-    }
-    server.resume();
-    for number in 1..4 {
-        let queue = name(number);
-        let outcome = a.say(acquires(Call { queue, ..a.call() })).await.unwrap();
-        assert_eq!(plain(&outcome.acquired), HELD);
-    }
-}
-
-/// Whatever else is said in the same breath: stale, long, wrong.
-#[tokio::test]
-async fn each_is_answered_for_itself() {
+async fn each_call_is_answered_on_its_own() {
     let server = RedisServer::start();
     let (a, b) = (Peer::new(&server.url()), Peer::new(&server.url()));
-    let stale: Vec<Call> = (0..NAMES).map(|_| a.call()).collect();
-    for outcome in say_all(&a, acquires).await {
-        assert_eq!(plain(&outcome.unwrap().acquired), HELD);
+    let stale: Vec<u64> = (0..NAMES).map(|_| a.call().number).collect();
+    exchange(&a, calls(&a, NAMES, acquire_1)).await;
+    // Half of the names are in the general form.
+    let mut others = calls(&b, NAMES, acquire_1);
+    let mut number = 0..;
+    others.retain(|_| number.next().unwrap() % 2 == 0);
+    for reply in exchange(&b, others).await {
+        assert_eq!(outcome(reply).acquired, WAITING);
     }
-    // Half of the names are nobody's own any more.
-    for number in (0..NAMES).step_by(2) {
-        let queue = name(number);
-        let call = acquires(Call { queue, ..b.call() });
-        assert_eq!(b.say(call).await.unwrap().acquired, WAITING);
-    }
-    let calls = stale.into_iter().zip(0..).map(|(stale, number)| {
-        let queue = name(number);
-        let call = a.call();
-        let call = match number % 6 {
-            0 | 1 => Call { queue, ..stale },
-            2 | 3 => Call {
-                queue,
-                release: vec![5, 6],
-                renew: vec![1],
-                ..call
-            },
-            _ => Call {
-                queue,
-                release: vec![1, 5],
-                acquire: vec![2],
-                ..call
-            },
-        };
-        exchange_one(&*a.session, call)
+    let batch = calls(&a, NAMES, |number, call| match number % 6 {
+        0 | 1 => Call {
+            number: stale[number as usize],
+            ..release_1(number, call)
+        },
+        2 | 3 => Call {
+            release: vec![5, 6],
+            renew: vec![1],
+            ..call
+        },
+        _ => Call {
+            release: vec![1, 5],
+            acquire: vec![2],
+            ..call
+        },
     });
-    for (number, reply) in join_all(calls).await.into_iter().enumerate() {
-        let outcome = match reply.unwrap() {
-            Reply::Stale => {
-                assert!(number % 6 < 2, "{number}");
-                continue;
-            }
-            Reply::Done(outcome) => outcome,
-        };
-        let said = (
+    for (number, reply) in exchange(&a, batch).await.into_iter().enumerate() {
+        if number % 6 < 2 {
+            assert_eq!(reply.unwrap(), Reply::Stale, "{number}");
+            continue;
+        }
+        let outcome = outcome(reply);
+        let states = (
             outcome.released,
             plain(&outcome.renewed),
             plain(&outcome.acquired),
@@ -167,119 +199,64 @@ async fn each_is_answered_for_itself() {
         let expected = match number % 6 {
             2 | 3 => (vec![false; 2], HELD.to_vec(), vec![]),
             4 => (vec![true, false], vec![], WAITING.to_vec()),
-            5 => (vec![true, false], vec![], HELD.to_vec()),
-            _ => panic!("{number} was not stale: {said:?}"),
+            _ => (vec![true, false], vec![], HELD.to_vec()),
         };
-        assert_eq!(said, expected, "{number}");
+        assert_eq!(states, expected, "{number}");
     }
 }
 
-/// Two calls about one name, the first of them given up before it went: the second one counts.
+/// A batch that is dropped may still be executed, but only before later calls about its names.
 #[tokio::test]
-async fn who_gives_up_takes_nobody_along() {
+async fn a_dropped_batch_changes_nothing_later() {
     let server = RedisServer::start();
     let a = Peer::new(&server.url());
     a.acquire(&[1]).await;
-    let call = |number, acquire: &[u64], release: &[u64]| Call {
-        queue: name(number),
-        acquire: acquire.to_vec(),
-        release: release.to_vec(),
-        ..a.call()
-    };
     for _ in 0..20 {
-        let mut alone = exchange_one(&*a.session, call(0, &[], &[])).boxed();
-        let mut first = exchange_one(&*a.session, call(1, &[1], &[])).boxed();
-        let mut second = exchange_one(&*a.session, call(2, &[1], &[])).boxed();
-        for given_up in [&mut alone, &mut first, &mut second] {
-            assert!(futures_util::poll!(given_up).is_pending());
+        let mut dropped = a.session.exchange(calls(&a, 3, acquire_1));
+        assert!(futures_util::poll!(dropped.next()).is_pending());
+        drop(dropped);
+        let released = exchange(&a, calls(&a, 3, release_1)).await;
+        for reply in released {
+            assert_eq!(outcome(reply).in_use, 0);
         }
-        drop(first);
-        let last = exchange_one(&*a.session, call(1, &[], &[1]));
-        drop(alone);
-        let (last, second) = tokio::join!(last, second);
-        let Ok(Reply::Done(last)) = last else {
-            panic!("{last:?}");
-        };
-        assert_eq!(last.in_use, 0);
-        assert!(second.is_ok(), "{second:?}");
-        // Nor does it come after that.
-        let after = a.say(call(1, &[], &[])).await.unwrap();
-        assert_eq!(after.in_use, 0);
+        for reply in exchange(&a, calls(&a, 3, |_, call| call)).await {
+            assert_eq!(outcome(reply).in_use, 0);
+        }
     }
 }
 
-/// Those who were to go from there hear of its end, and those elsewhere do not wait for it.
-#[test]
-fn a_runtime_that_ends_or_stands_still_holds_up_nobody_elsewhere() {
-    let server = RedisServer::start();
-    let here = tokio::runtime::Runtime::new().unwrap();
-    let a = Peer::new(&server.url());
-    here.block_on(a.acquire(&[1]));
-    let call = |number| {
-        let queue = name(number);
-        acquires(Call { queue, ..a.call() })
-    };
-    for ends in [false, true] {
-        let mut there = tokio::runtime::Builder::new_current_thread();
-        let there = there.enable_all().build().unwrap();
-        let (mut alone, mut rider) = (
-            exchange_one(&*a.session, call(1)).boxed(),
-            exchange_one(&*a.session, call(2)).boxed(),
-        );
-        server.pause();
-        there.block_on(async {
-            assert!(futures_util::poll!(&mut alone).is_pending());
-            assert!(futures_util::poll!(&mut rider).is_pending());
-        });
-        server.resume();
-        let still = if ends {
-            drop(there);
-            let error = here.block_on(rider).unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-            None
-        } else {
-            Some((there, rider))
-        };
-        for _ in 0..2 {
-            let start = Instant::now();
-            let outcomes = here.block_on(say_all(&a, acquires));
-            assert!(start.elapsed() < Duration::from_secs(1));
-            for outcome in outcomes {
-                assert_eq!(plain(&outcome.unwrap().acquired), HELD);
-            }
-        }
-        // What it says in the end is late.
-        if let Some((there, rider)) = still {
-            let reply = there.block_on(async { timeout(Duration::from_secs(5), rider).await });
-            assert_eq!(reply.unwrap().unwrap(), Reply::Stale);
-        }
-        drop(alone);
-    }
-}
-
-/// As for one call: an idle connection often shows only now that it has ended.
+/// Calls without releases are sent again. Whether a ticket was held is answered only once, so that the others fail.
 #[tokio::test]
-async fn an_idle_connection_that_has_ended_goes_unnoticed_by_all() {
+async fn an_idle_connection_that_has_ended_is_replaced() {
     let server = RedisServer::start();
     let a = Peer::new(&server.url());
     a.acquire(&[1]).await;
-    let kill = ["CLIENT", "KILL", "TYPE", "normal"];
-    let subscribed = ["CLIENT", "KILL", "TYPE", "pubsub"];
-    for kill in [kill, subscribed] {
-        server.command(&kill);
+    let end_connections = || {
+        // Nothing here runs before the next call, so that the session does not know.
+        for kind in ["normal", "pubsub"] {
+            server.command(&["CLIENT", "KILL", "TYPE", kind]);
+        }
+    };
+    end_connections();
+    for reply in exchange(&a, calls(&a, NAMES, acquire_1)).await {
+        assert_eq!(plain(&outcome(reply).acquired), HELD);
     }
-    // Nothing of ours has run since: nobody here knows yet.
-    for (number, outcome) in say_all(&a, acquires).await.into_iter().enumerate() {
-        match outcome {
-            Ok(outcome) => assert_eq!(plain(&outcome.acquired), HELD, "{number}"),
-            Err(error) => panic!("{number}: {error}"),
+    end_connections();
+    let batch = calls(&a, 4, |number, call| match number % 2 {
+        0 => release_1(number, call),
+        _ => acquire_1(number, call),
+    });
+    for (number, reply) in exchange(&a, batch).await.into_iter().enumerate() {
+        match number % 2 {
+            0 => assert_eq!(reply.unwrap_err().kind(), ErrorKind::Unavailable),
+            _ => assert_eq!(plain(&outcome(reply).acquired), HELD),
         }
     }
 }
 
-/// What was carried out is answered, though another name of the bundle needs a right that is missing.
+/// What was executed is answered, though another name of the batch needs a right that is missing.
 #[tokio::test]
-async fn a_missing_right_hits_only_those_who_need_it() {
+async fn a_missing_right_affects_only_names_that_need_it() {
     let server = RedisServer::start();
     let rights = format!("ACL SETUSER u reset on >secret ~shop:* &shop:* {RIGHTS}");
     server.command(&rights.split(' ').collect::<Vec<_>>());
@@ -287,30 +264,56 @@ async fn a_missing_right_hits_only_those_who_need_it() {
         Peer::new(&server.url_of("u", "secret")),
         Peer::new(&server.url()),
     );
-    for number in 0..2 {
-        for peer in [&a, &b] {
-            let queue = name(number);
-            let call = acquires(Call {
-                queue,
-                ..peer.call()
-            });
-            peer.say(call).await.unwrap();
-        }
+    for peer in [&a, &b] {
+        exchange(peer, calls(peer, 2, acquire_1)).await;
     }
     server.command(&["ACL", "SETUSER", "u", "-set"]);
-    let calls = (0..3).map(|number| {
-        let call = Call {
-            queue: name(number),
-            ..a.call()
-        };
-        let release = vec![1];
-        a.say(match number {
-            2 => acquires(call),
-            _ => Call { release, ..call },
-        })
+    let batch = calls(&a, 3, |number, call| match number {
+        2 => acquire_1(number, call),
+        _ => release_1(number, call),
     });
-    let [alone, shared, lone] = <[_; 3]>::try_from(join_all(calls).await).unwrap();
-    assert_eq!(lone.unwrap_err().kind(), ErrorKind::Denied);
-    assert_eq!(alone.unwrap().released, vec![true]);
-    assert_eq!(shared.unwrap().released, vec![true]);
+    let [first, second, fresh] = <[_; 3]>::try_from(exchange(&a, batch).await).unwrap();
+    assert_eq!(fresh.unwrap_err().kind(), ErrorKind::Denied);
+    assert_eq!(outcome(first).released, vec![true]);
+    assert_eq!(outcome(second).released, vec![true]);
+}
+
+#[tokio::test]
+async fn full_memory_lets_a_batch_renew_and_release() {
+    let server = RedisServer::start();
+    let a = Peer::new(&server.url());
+    exchange(&a, calls(&a, NAMES, acquire_1)).await;
+    server.command(&["CONFIG", "SET", "maxmemory", "1"]);
+    let renews = |_, call| Call {
+        renew: vec![1],
+        ..call
+    };
+    for reply in exchange(&a, calls(&a, NAMES, renews)).await {
+        assert_eq!(plain(&outcome(reply).renewed), HELD);
+    }
+    for reply in exchange(&a, calls(&a, NAMES, release_1)).await {
+        assert_eq!(outcome(reply).released, [true]);
+    }
+}
+
+/// The batch of an empty call list, and one of the most tickets that are sent together.
+#[tokio::test]
+async fn batches_of_all_sizes() {
+    let server = RedisServer::start();
+    let a = Peer::new(&server.url()).limit(1000);
+    assert!(exchange(&a, Vec::new()).await.is_empty());
+    let many = |_, call| Call {
+        acquire: (0..4).collect(),
+        ..call
+    };
+    for reply in exchange(&a, calls(&a, 128, many)).await {
+        assert_eq!(outcome(reply).in_use, 4);
+    }
+    let most = |_, call| Call {
+        acquire: (0..256).collect(),
+        ..call
+    };
+    for reply in exchange(&a, calls(&a, 2, most)).await {
+        assert_eq!(outcome(reply).in_use, 256);
+    }
 }

@@ -64,6 +64,24 @@ impl Stage {
     }
 
     fn exchange_under(&mut self, prefix: &str, forms: Forms, actor: &Actor, call: &Call) -> Reply {
+        self.exchange_all(prefix, forms, actor, std::slice::from_ref(call))
+    }
+
+    /// Between calls about two other names.
+    fn exchange_in_batch(&mut self, prefix: &str, actor: &Actor, call: &Call) -> Reply {
+        let other = |name| Call {
+            queue: Queue::limit(name).unwrap(),
+            release: vec![1],
+            renew: vec![2],
+            acquire: vec![3],
+            ..call.clone()
+        };
+        let calls = [call.clone(), other(b"second"), other(b"third")];
+        self.exchange_all(prefix, Forms::WithSingleHolder, actor, &calls)
+    }
+
+    /// The reply to the first call.
+    fn exchange_all(&mut self, prefix: &str, forms: Forms, actor: &Actor, calls: &[Call]) -> Reply {
         let (seconds, micros) = (self.time / 1000, self.time % 1000 * 1000);
         let () = redis::cmd("HSET")
             .arg("clock")
@@ -75,10 +93,9 @@ impl Stage {
             .unwrap();
         let mut command: Cmd = redis::cmd("EVALSHA");
         command.arg(&self.hash);
-        let calls = std::slice::from_ref(call);
         codec::add_batch(&mut command, prefix, forms, &actor.node, calls);
         let value: Vec<u8> = command.query(&mut self.redis).unwrap();
-        let answers = codec::answers(&value, [codec::counts(call)].into_iter());
+        let answers = codec::answers(&value, calls.iter().map(codec::counts));
         answers.unwrap().remove(0).unwrap().reply
     }
 
@@ -110,6 +127,12 @@ impl Stage {
             .arg(key)
             .query(&mut self.redis)
             .unwrap()
+    }
+
+    /// The single-holder record of the name under this prefix.
+    fn record(&mut self, prefix: &str) -> Option<Vec<u8>> {
+        let key = format!("{prefix}:limit:{{q}}:lone");
+        redis::cmd("GET").arg(key).query(&mut self.redis).unwrap()
     }
 
     fn nodes_in_meta(&mut self) -> i64 {
@@ -557,6 +580,13 @@ fn one_key_answers_as_three_do() {
             let one = stage.exchange(actor, &call);
             let three = stage.exchange_under("three", Forms::GeneralOnly, actor, &call);
             assert_eq!(one, three, "round {round}: {said:#?}");
+            let batched = stage.exchange_in_batch("batched", actor, &call);
+            assert_eq!(one, batched, "round {round}: {said:#?}");
+            assert_eq!(
+                stage.record("p"),
+                stage.record("batched"),
+                "round {round}: {said:#?}"
+            );
             let count = if stage.is_lone() {
                 &mut alone
             } else {

@@ -327,4 +327,17 @@ async fn who_takes_a_node_for_a_server_shares_its_permits() {
     one.release(&[1]).await;
     assert_eq!(plain(&other.acquire(&[1]).await.acquired), HELD);
     assert_eq!(one.acquire(&[2]).await.acquired, WAITING);
+    // Names of several slots, as one batch.
+    let calls = (0..8).map(|number: u32| Call {
+        queue: Queue::limit(number.to_string().as_bytes()).unwrap(),
+        acquire: vec![3],
+        ..one.call()
+    });
+    let mut replies = one.session.exchange(calls.collect());
+    let mut answered = 0;
+    while let Some((_, reply)) = futures_util::StreamExt::next(&mut replies).await {
+        assert!(matches!(reply, Ok(Reply::Done(outcome)) if plain(&outcome.acquired) == HELD));
+        answered += 1;
+    }
+    assert_eq!(answered, 8);
 }

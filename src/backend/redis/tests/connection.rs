@@ -1,6 +1,7 @@
 //! The link: servers that are down, slow, restarted, or cut off.
 
 use super::*;
+use crate::backend::support::proxy::{Mode, Proxy, Way};
 
 #[tokio::test]
 async fn a_server_that_is_down_is_said_at_once() {
@@ -55,7 +56,7 @@ async fn a_restart_between_two_calls_goes_unnoticed() {
 }
 
 #[tokio::test]
-async fn two_calls_given_up_make_a_new_connection() {
+async fn a_call_given_up_without_any_answer_makes_a_new_connection() {
     let server = RedisServer::start();
     let a = Peer::new(&server.url());
     let connections = || server.command(&["INFO", "stats"]).text();
@@ -69,16 +70,13 @@ async fn two_calls_given_up_make_a_new_connection() {
     a.acquire(&[1]).await;
     let before = connections();
     server.pause();
-    a.give_up().await;
+    // Dropped too soon to say anything.
+    let call = exchange_one(&*a.session, a.call());
+    assert!(timeout(Duration::from_millis(5), call).await.is_err());
     server.resume();
     a.acquire(&[1]).await;
+    assert_eq!(connections() - before, 1, "only that of this question");
     server.pause();
-    a.give_up().await;
-    server.resume();
-    a.acquire(&[1]).await;
-    assert_eq!(connections() - before, 1, "one at a time is no reason");
-    server.pause();
-    a.give_up().await;
     a.give_up().await;
     // Connecting goes on while calls that wait for it are given up.
     a.give_up().await;
@@ -86,6 +84,47 @@ async fn two_calls_given_up_make_a_new_connection() {
     server.resume();
     assert_eq!(plain(&a.acquire(&[1]).await.acquired), HELD);
     assert_eq!(connections() - before, 3);
+}
+
+#[tokio::test]
+async fn a_connection_that_answers_slowly_is_kept() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port()).await;
+    let a = Peer::new(&proxy.url());
+    a.acquire(&[1]).await;
+    proxy.set(Way::Down, Mode::Delay(Duration::from_millis(200)));
+    let early = a.renew(&[1]);
+    let late = async {
+        sleep(Duration::from_millis(100)).await;
+        let call = exchange_one(&*a.session, a.call());
+        // The early call is answered meanwhile.
+        timeout(Duration::from_millis(200), call).await
+    };
+    let (early, late) = tokio::join!(early, late);
+    assert_eq!(plain(&early.renewed), HELD);
+    assert!(late.is_err());
+    assert_eq!(plain(&a.renew(&[1]).await.renewed), HELD);
+    assert_eq!(proxy.connections(), 1);
+}
+
+/// The peer of an idle connection has vanished without a sign: the first call over it is given up, the second one is
+/// answered over a new connection.
+#[tokio::test]
+async fn a_black_hole_costs_one_call() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port()).await;
+    let a = Peer::new(&proxy.url());
+    a.acquire(&[1]).await;
+    for way in [Way::Up, Way::Down] {
+        proxy.set_present(way, Mode::Lose);
+    }
+    let start = Instant::now();
+    let call = exchange_one(&*a.session, a.call());
+    assert!(timeout(Duration::from_millis(400), call).await.is_err());
+    assert_eq!(plain(&a.renew(&[1]).await.renewed), HELD);
+    let took = start.elapsed();
+    assert!(took < Duration::from_millis(700), "{took:?}");
+    assert_eq!(proxy.connections(), 2);
 }
 
 #[tokio::test]

@@ -1,0 +1,197 @@
+//! The backends that the tests run over. Their servers are shared by the tests that run at the same time.
+
+use crate::support::etcd::EtcdCluster;
+use crate::support::redis::RedisServer;
+use crate::support::zookeeper::ZooKeepers;
+use std::any::Any;
+use std::panic::resume_unwind;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::thread;
+use std::time::Duration;
+use tower_permit::{AnyBackend, Coordinator, CoordinatorBuilder};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Memory,
+    Redis,
+    /// Mutexes only.
+    Redlock,
+    Etcd,
+    ZooKeeper,
+}
+
+/// All that keep limits above 1.
+pub const WITH_LIMITS: [Kind; 4] = [Kind::Memory, Kind::Redis, Kind::Etcd, Kind::ZooKeeper];
+
+/// All backends.
+pub const ALL: [Kind; 5] = [
+    Kind::Memory,
+    Kind::Redis,
+    Kind::Redlock,
+    Kind::Etcd,
+    Kind::ZooKeeper,
+];
+
+/// One backend, under a prefix of its own. Its servers run for as long as any store uses them.
+pub struct Store {
+    pub kind: Kind,
+    backend: AnyBackend,
+    _servers: Option<Arc<dyn Any + Send + Sync>>,
+}
+
+static REDIS: Shared<RedisServer> = Shared::new();
+static REDLOCK: Shared<[RedisServer; 3]> = Shared::new();
+static ETCD: Shared<EtcdCluster> = Shared::new();
+static ZOOKEEPER: Shared<ZooKeepers> = Shared::new();
+
+/// Started for its first user, and stopped after its last.
+struct Shared<T>(Mutex<Weak<T>>);
+
+// === impl Kind ===
+
+impl Kind {
+    pub fn has_limits(self) -> bool {
+        self != Self::Redlock
+    }
+}
+
+// === impl Store ===
+
+impl Store {
+    /// Over servers that other tests use too.
+    pub fn shared(kind: Kind, prefix: &str) -> Self {
+        match kind {
+            Kind::Memory => Self::new(kind, "memory:", None),
+            Kind::Redis => {
+                let server = REDIS.get(RedisServer::start);
+                let url = redis_url(server.port(), prefix);
+                Self::new(kind, &url, Some(server))
+            }
+            Kind::Redlock => {
+                let servers = REDLOCK.get(|| [(); 3].map(|()| RedisServer::start()));
+                trust(&servers, prefix);
+                let ports = servers.each_ref().map(RedisServer::port);
+                Self::new(kind, &redlock_url(&ports, prefix), Some(servers))
+            }
+            Kind::Etcd => {
+                let cluster = ETCD.get(|| EtcdCluster::start(1));
+                let url = etcd_url(cluster.port(0), prefix);
+                Self::new(kind, &url, Some(cluster))
+            }
+            Kind::ZooKeeper => {
+                let servers = ZOOKEEPER.get(|| ZooKeepers::start(1));
+                let url = zookeeper_url(servers.port(0), prefix);
+                Self::new(kind, &url, Some(servers))
+            }
+        }
+    }
+
+    /// Over servers that the test keeps itself.
+    pub fn at(kind: Kind, url: &str) -> Self {
+        Self::new(kind, url, None)
+    }
+
+    fn new(kind: Kind, url: &str, servers: Option<Arc<dyn Any + Send + Sync>>) -> Self {
+        Self {
+            kind,
+            backend: AnyBackend::from_url(url).expect("a fine URL"),
+            _servers: servers,
+        }
+    }
+
+    pub fn builder(&self) -> CoordinatorBuilder<AnyBackend> {
+        Coordinator::builder(self.backend.clone())
+    }
+
+    /// With the default lease.
+    pub fn coordinator(&self) -> Coordinator {
+        self.builder().build().expect("fine settings")
+    }
+
+    pub fn with_lease(&self, lease: Duration) -> Coordinator {
+        self.builder().lease(lease).build().expect("fine settings")
+    }
+}
+
+pub fn redis_url(port: u16, prefix: &str) -> String {
+    format!("redis://127.0.0.1:{port}?prefix={prefix}")
+}
+
+pub fn redlock_url(ports: &[u16; 3], prefix: &str) -> String {
+    let urls = ports.map(|port| format!("redis://127.0.0.1:{port}"));
+    format!("redlock:{}?prefix={prefix}", urls.join(","))
+}
+
+pub fn etcd_url(port: u16, prefix: &str) -> String {
+    format!("etcd://127.0.0.1:{port}?prefix={prefix}")
+}
+
+pub fn zookeeper_url(port: u16, prefix: &str) -> String {
+    format!("zookeeper://127.0.0.1:{port}?prefix={prefix}")
+}
+
+/// Redlock servers that remember nothing are not counted for one lease: these look as if they had been up for long.
+pub fn trust(servers: &[RedisServer; 3], prefix: &str) {
+    let marker = format!("{prefix}:redlock:since");
+    for server in servers {
+        server.command(&["SET", &marker, "1 1000"]);
+    }
+}
+
+/// Runs a test over each of these backends, all at the same time, each on a thread of its own.
+pub fn on_each(kinds: &[Kind], prefix: &str, test: impl Fn(&Store) + Sync) {
+    in_parallel(
+        kinds,
+        |kind| format!("{kind:?}"),
+        |kind| {
+            test(&Store::shared(*kind, prefix));
+        },
+    );
+}
+
+/// Runs a test for each of these, all at the same time, and fails with what failed for any.
+pub fn in_parallel<C: Sync>(cases: &[C], name: impl Fn(&C) -> String, test: impl Fn(&C) + Sync) {
+    let failures: Vec<String> = thread::scope(|scope| {
+        let run = |case| {
+            let thread = thread::Builder::new().name(name(case));
+            let running = thread.spawn_scoped(scope, || test(case));
+            (name(case), running.expect("a thread"))
+        };
+        let running: Vec<_> = cases.iter().map(run).collect();
+        let joined = running.into_iter().map(|(name, run)| (name, run.join()));
+        let failed = joined.filter_map(|(name, result)| {
+            let message = message(result.err()?);
+            Some(format!("{name}: {message}"))
+        });
+        failed.collect()
+    });
+    assert!(failures.is_empty(), "\n{}", failures.join("\n"));
+}
+
+fn message(panic: Box<dyn Any + Send>) -> String {
+    let panic = match panic.downcast::<String>() {
+        Ok(text) => return *text,
+        Err(panic) => panic,
+    };
+    match panic.downcast::<&str>() {
+        Ok(text) => (*text).to_owned(),
+        Err(panic) => resume_unwind(panic),
+    }
+}
+
+// === impl Shared ===
+
+impl<T> Shared<T> {
+    const fn new() -> Self {
+        Self(Mutex::new(Weak::new()))
+    }
+
+    fn get(&self, start: impl FnOnce() -> T) -> Arc<T> {
+        let mut shared = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        shared.upgrade().unwrap_or_else(|| {
+            let started = Arc::new(start());
+            *shared = Arc::downgrade(&started);
+            started
+        })
+    }
+}

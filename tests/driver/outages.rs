@@ -1,0 +1,386 @@
+//! Outages that are longer than a lease. What was acquired, given up or released meanwhile keeps no permit afterwards.
+//!
+//! A call that was given up may still be executed when the server answers again, and then holds a permit for a whole lease, unless
+//! its release follows. A release is never obsolete before it is acknowledged.
+
+use crate::backends::{
+    Kind, Store, etcd_url, in_parallel, redis_url, redlock_url, trust, zookeeper_url,
+};
+use crate::support::etcd::EtcdCluster;
+use crate::support::proxy::{Mode, Proxy, Way};
+use crate::support::redis::RedisServer;
+use crate::support::zookeeper::ZooKeepers;
+use crate::{
+    Flavor, LOAD, PAUSE, PROMPT, acquire_when_available, granted, in_use, lock_when_available,
+    millis, within,
+};
+use futures_util::future::join_all;
+use std::time::{Duration, Instant};
+use tokio::time::sleep;
+use tower_permit::{Coordinator, Error, ErrorKind, Mutex, Semaphore};
+
+/// By when a caller is refused.
+const OUTAGE_AFTER: Duration = millis(500);
+/// For how long permits must be granted promptly after an outage: late calls are executed in this time.
+const WATCHED: Duration = millis(1200);
+
+/// An outage of a backend.
+#[derive(Clone, Copy, Debug)]
+struct Outage {
+    lease: Duration,
+    length: Duration,
+    /// By when every name is free again.
+    bound: Duration,
+}
+
+fn coordinator(store: &Store, lease: Duration) -> Coordinator {
+    let builder = store.builder().lease(lease).outage_after(OUTAGE_AFTER);
+    builder.build().expect("fine settings")
+}
+
+// === impl Outage ===
+
+impl Outage {
+    /// During the outage of `first`'s backend, one mutex is refused and another released, with and without a handle that is kept;
+    /// the same with semaphores. Afterwards both coordinators are granted all of them promptly.
+    async fn pass(
+        self,
+        [first, second]: [&Store; 2],
+        begin: impl FnOnce(),
+        end: impl FnOnce(),
+    ) -> Vec<String> {
+        let (first_side, second_side) = (
+            coordinator(first, self.lease),
+            coordinator(second, self.lease),
+        );
+        let mut names = vec![("m:refused", 0), ("m:kept", 0), ("m:released", 0)];
+        if first.kind.has_limits() {
+            names.extend([("s:refused", 1), ("s:kept", 1), ("s:released", 1)]);
+        }
+        // Both are connected, and no name is new.
+        for side in [&first_side, &second_side] {
+            for (name, limit) in &names {
+                hold_once(side, name, *limit, 5 * PROMPT)
+                    .await
+                    .expect("before the outage");
+            }
+        }
+        let released = first_side.mutex("m:released").expect("a mutex");
+        let guard = granted(PROMPT, "the mutex", released.lock()).await;
+        drop(released);
+        let permit = match first.kind.has_limits() {
+            true => {
+                let semaphore = first_side.semaphore("s:released", 1).expect("a semaphore");
+                Some(granted(PROMPT, "the semaphore", semaphore.acquire()).await)
+            }
+            false => None,
+        };
+
+        begin();
+        let start = Instant::now();
+        // All at the same time: once the outage is known, callers are refused without a call.
+        let mutexes = ["m:refused", "m:kept"].map(|name| first_side.mutex(name));
+        let semaphores = match first.kind.has_limits() {
+            true => ["s:refused", "s:kept"]
+                .map(|name| first_side.semaphore(name, 1))
+                .to_vec(),
+            false => Vec::new(),
+        };
+        let mutexes = mutexes.map(|mutex| mutex.expect("a mutex"));
+        let semaphores = semaphores.into_iter().collect::<Result<Vec<_>, _>>();
+        let semaphores = semaphores.expect("semaphores");
+        let (locks, acquires) = within(self.length, "the refusals", async {
+            let locks = join_all(mutexes.iter().map(Mutex::lock));
+            tokio::join!(locks, join_all(semaphores.iter().map(Semaphore::acquire)))
+        })
+        .await;
+        let refused = |error: Option<Error>| error.map(|error| error.kind());
+        for lock in locks {
+            assert_eq!(refused(lock.err()), Some(ErrorKind::Unavailable));
+        }
+        for acquire in acquires {
+            assert_eq!(refused(acquire.err()), Some(ErrorKind::Unavailable));
+        }
+        let kept = (mutexes[1].clone(), semaphores.get(1).cloned());
+        drop((mutexes, semaphores));
+        drop(guard);
+        drop(permit);
+        sleep(self.length.saturating_sub(start.elapsed())).await;
+        end();
+
+        let mut cases = Vec::new();
+        for (which, side) in [("the same", &first_side), ("another", &second_side)] {
+            for (name, limit) in &names {
+                cases.push(async move {
+                    let end = Instant::now() + WATCHED;
+                    while Instant::now() < end {
+                        let start = Instant::now();
+                        if let Err(error) = hold_once(side, name, *limit, self.bound).await {
+                            let at = (WATCHED - (end - start)).as_millis();
+                            return Some(format!(
+                                "{name} by {which} coordinator, {at} ms after the outage: {error}"
+                            ));
+                        }
+                        sleep(millis(20)).await;
+                    }
+                    None
+                });
+            }
+        }
+        let failed = join_all(cases).await.into_iter().flatten().collect();
+        drop(kept);
+        failed
+    }
+}
+
+/// Acquires a permit within the bound, and releases it. A limit of 0: a mutex.
+async fn hold_once(
+    coordinator: &Coordinator,
+    name: &str,
+    limit: u32,
+    bound: Duration,
+) -> Result<(), String> {
+    let hold = async {
+        match limit {
+            0 => {
+                let mutex = coordinator.mutex(name)?;
+                drop(lock_when_available(&mutex).await?);
+            }
+            _ => {
+                let semaphore = coordinator.semaphore(name, limit)?;
+                drop(acquire_when_available(&semaphore).await?);
+            }
+        }
+        Ok::<_, Error>(())
+    };
+    match tokio::time::timeout(bound, hold).await {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(error)) => Err(format!("refused: {error}")),
+        Err(_) => Err(format!("no grant in {bound:?}")),
+    }
+}
+
+/// The outage of each backend: longer than a lease, with a bound that is a part of one.
+fn outage(kind: Kind) -> Outage {
+    let [lease, length, bound] = match kind {
+        Kind::Memory | Kind::Redis => [2_000, 5_000, 700],
+        Kind::Redlock => [3_000, 6_000, 1_000],
+        Kind::Etcd => [3_000, 5_000, 2_000],
+        // Its session is a quarter longer than the lease, and a new one follows the outage.
+        Kind::ZooKeeper => [4_000, 6_500, 3_000],
+    };
+    Outage {
+        lease: millis(lease),
+        length: millis(length),
+        bound: millis(bound),
+    }
+}
+
+/// Runs a test over each of these backends. It starts its own servers.
+fn over_each(kinds: &[Kind], test: impl AsyncFn(Kind) -> Vec<String> + Sync) {
+    let _shared = LOAD.blocking_read();
+    in_parallel(
+        kinds,
+        |kind| format!("{kind:?}"),
+        |kind| {
+            let failed = Flavor::MultiThread.runtime().block_on(test(*kind));
+            assert!(failed.is_empty(), "{}", failed.join("; "));
+        },
+    );
+}
+
+const WITH_ONE_SERVER: [Kind; 3] = [Kind::Redis, Kind::Etcd, Kind::ZooKeeper];
+
+/// What is sent in one direction is held back, and delivered after more than a lease.
+async fn hold_back(kind: Kind, way: Way) -> Vec<String> {
+    let server = OneServer::start(kind);
+    let proxy = Proxy::start(server.port()).await;
+    let store = Store::at(kind, &url(kind, proxy.port()));
+    let direct = Store::at(kind, &url(kind, server.port()));
+    let begin = || proxy.set(way, Mode::Hold);
+    let end = || proxy.set(way, Mode::Pass);
+    outage(kind).pass([&store, &direct], begin, end).await
+}
+
+/// Calls are executed late.
+#[test]
+fn requests_that_are_delivered_late() {
+    over_each(&WITH_ONE_SERVER, async |kind| {
+        hold_back(kind, Way::Up).await
+    });
+}
+
+/// Calls are executed at once, and their callers given no answer.
+#[test]
+fn answers_that_are_delivered_late() {
+    over_each(&WITH_ONE_SERVER, async |kind| {
+        hold_back(kind, Way::Down).await
+    });
+}
+
+/// The server executes the calls in its sockets when it resumes.
+#[test]
+fn a_server_that_is_paused() {
+    over_each(&WITH_ONE_SERVER, async |kind| {
+        let server = OneServer::start(kind);
+        let store = Store::at(kind, &url(kind, server.port()));
+        let (begin, end) = (|| server.pause(), || server.resume());
+        outage(kind).pass([&store, &store], begin, end).await
+    });
+}
+
+#[test]
+fn a_majority_of_redlock_servers_that_is_paused() {
+    over_each(&[Kind::Redlock], async |kind| {
+        let servers = [(); 3].map(|()| RedisServer::start());
+        trust(&servers, "outage");
+        let ports = servers.each_ref().map(RedisServer::port);
+        let store = Store::at(kind, &redlock_url(&ports, "outage"));
+        let begin = || servers[..2].iter().for_each(RedisServer::pause);
+        let end = || servers[..2].iter().for_each(RedisServer::resume);
+        outage(kind).pass([&store, &store], begin, end).await
+    });
+}
+
+enum OneServer {
+    Redis(RedisServer),
+    Etcd(EtcdCluster),
+    ZooKeeper(ZooKeepers),
+}
+
+impl OneServer {
+    fn start(kind: Kind) -> Self {
+        match kind {
+            Kind::Redis => Self::Redis(RedisServer::start()),
+            Kind::Etcd => Self::Etcd(EtcdCluster::start(1)),
+            Kind::ZooKeeper => Self::ZooKeeper(ZooKeepers::start(1)),
+            Kind::Memory | Kind::Redlock => panic!("{kind:?} is not one server"),
+        }
+    }
+
+    fn port(&self) -> u16 {
+        match self {
+            Self::Redis(server) => server.port(),
+            Self::Etcd(cluster) => cluster.port(0),
+            Self::ZooKeeper(servers) => servers.port(0),
+        }
+    }
+
+    fn pause(&self) {
+        match self {
+            Self::Redis(server) => server.pause(),
+            Self::Etcd(cluster) => cluster.pause(0),
+            Self::ZooKeeper(servers) => servers.pause(0),
+        }
+    }
+
+    fn resume(&self) {
+        match self {
+            Self::Redis(server) => server.resume(),
+            Self::Etcd(cluster) => cluster.resume(0),
+            Self::ZooKeeper(servers) => servers.resume(0),
+        }
+    }
+}
+
+fn url(kind: Kind, port: u16) -> String {
+    match kind {
+        Kind::Redis => redis_url(port, "outage"),
+        Kind::Etcd => etcd_url(port, "outage"),
+        Kind::ZooKeeper => zookeeper_url(port, "outage"),
+        Kind::Memory | Kind::Redlock => panic!("{kind:?} is not one server"),
+    }
+}
+
+/// Callers have given up, some by a timeout and some refused; all permits are free at once when the server goes on.
+#[test]
+fn all_permits_of_a_server_that_is_paused() {
+    const LIMIT: u32 = 6;
+    let _shared = LOAD.blocking_read();
+    let lease = Duration::from_secs(2);
+    Flavor::MultiThread.runtime().block_on(async {
+        let server = RedisServer::start();
+        let store = Store::at(Kind::Redis, &redis_url(server.port(), "waiters"));
+        let first = coordinator(&store, lease);
+        let semaphore = first.semaphore("s", LIMIT).expect("a semaphore");
+        drop(granted(PROMPT, "the first permit", semaphore.acquire()).await);
+        let idle = async {
+            while in_use(&first, "s").await > 0 {
+                sleep(PAUSE).await;
+            }
+        };
+        within(PROMPT, "the release", idle).await;
+
+        server.pause();
+        let start = Instant::now();
+        let impatient = join_all((0..LIMIT).map(|_| semaphore.acquire_timeout(millis(200))));
+        let patient = join_all((0..LIMIT).map(|_| semaphore.acquire()));
+        let (impatient, patient) = tokio::join!(impatient, patient);
+        let refusals = impatient.iter().chain(&patient);
+        assert!(
+            refusals.into_iter().all(Result::is_err),
+            "no call is answered"
+        );
+        sleep((lease + lease / 2).saturating_sub(start.elapsed())).await;
+        server.resume();
+
+        let all = join_all((0..LIMIT).map(|_| acquire_when_available(&semaphore)));
+        let all = within(Duration::from_secs(1), "all six permits", all).await;
+        assert!(all.iter().all(Result::is_ok), "{all:?}");
+        let valid = all.iter().flatten().filter(|permit| permit.is_valid());
+        assert_eq!(valid.count(), LIMIT as usize);
+    });
+}
+
+/// The server is killed and comes back with its data after one and a half leases. Permits that were released meanwhile are free.
+#[test]
+fn permits_that_are_released_while_the_server_is_down() {
+    const LIMIT: u32 = 6;
+    let _shared = LOAD.blocking_read();
+    // Half a lease must be clearly longer than the bound: a server that was away purges nothing for that long.
+    let lease = Duration::from_secs(4);
+    in_parallel(
+        &["the same", "another"],
+        |which| (*which).to_owned(),
+        |which| {
+            Flavor::MultiThread.runtime().block_on(async {
+                let args = ["--appendonly", "yes", "--appendfsync", "always"];
+                let mut server = RedisServer::start_with(&args);
+                let store = Store::at(Kind::Redis, &redis_url(server.port(), "down"));
+                let (first, second) = (coordinator(&store, lease), coordinator(&store, lease));
+                let semaphore = first.semaphore("s", LIMIT).expect("a semaphore");
+                let all = join_all((0..LIMIT).map(|_| semaphore.acquire()));
+                let all = within(PROMPT, "the first permits", all).await;
+                assert!(all.iter().all(Result::is_ok), "{all:?}");
+                let mutex = first.mutex("m").expect("a mutex");
+                let guard = granted(PROMPT, "the mutex", mutex.lock()).await;
+
+                server.kill();
+                drop((all, guard));
+                drop((semaphore, mutex));
+                sleep(lease + lease / 2).await;
+                server.restart();
+
+                let side = if *which == "the same" {
+                    &first
+                } else {
+                    &second
+                };
+                let semaphore = side.semaphore("s", LIMIT).expect("a semaphore");
+                let mutex = side.mutex("m").expect("a mutex");
+                let all = join_all((0..LIMIT).map(|_| acquire_when_available(&semaphore)));
+                let all = tokio::time::timeout(Duration::from_secs(1), async {
+                    tokio::join!(all, lock_when_available(&mutex))
+                });
+                let (all, guard) = all.await.unwrap_or_else(|_| {
+                    let granted = semaphore.stats().in_use;
+                    panic!(
+                        "not free within 1 s of the server's return: {granted} of {LIMIT} permits"
+                    )
+                });
+                assert!(all.iter().all(Result::is_ok), "{all:?}");
+                assert!(guard.is_ok(), "{guard:?}");
+            });
+        },
+    );
+}
