@@ -10,10 +10,11 @@
 //! One line a figure: its name, ours, the other's, their ratio, and the ratio to reach if there is one. What could not be measured
 //! is said in one line. Table and plots go to `target/compare`.
 //!
-//! Every program that takes part in a figure runs on one thread, both sides alike. "Four processes" are this program,
-//! four times: see [`worker`].
+//! Both sides of a figure run on the same kind of runtime. It has one thread, or two workers as in a service where `what` names
+//! them. Peers that are not written in Rust run on one thread. "Four processes" are this program, four times: see [`worker`].
 
 mod figures;
+mod heap;
 mod measure;
 mod ours;
 #[path = "../../tests/support/pause.rs"]
@@ -59,7 +60,10 @@ async fn main() {
         std::process::exit(2);
     }
     let mut results = Results::new(Plan::new(args.quick), args.wanted);
+    figures::latency::run(&mut results).await;
     figures::single::run(&mut results).await;
+    figures::keyed::run(&mut results).await;
+    figures::flood::run(&mut results).await;
     figures::fleet::run(&mut results).await;
     figures::growth::run(&mut results).await;
     for line in &results.not_measured {

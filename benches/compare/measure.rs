@@ -1,10 +1,12 @@
 //! How a figure is taken.
 
 use crate::server::{Answer, RedisServer};
+use rustix::time::{ClockId, clock_gettime};
 use std::future::Future;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
+use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::task::JoinSet;
 
 /// How long and how often.
@@ -19,6 +21,15 @@ pub(crate) struct Plan {
     pub(crate) fleet_window: Duration,
 }
 
+/// The runtime that runs the tasks of a figure, and with them the client of either side.
+#[derive(Clone, Copy)]
+pub(crate) enum Threads {
+    /// The current-thread runtime of this program.
+    One,
+    /// A multi-thread runtime with two workers, as in a service.
+    Two,
+}
+
 /// Pairs of acquire and release that were done.
 #[derive(Clone, Default)]
 pub(crate) struct Count(Arc<AtomicU64>);
@@ -31,6 +42,10 @@ pub(crate) struct Done {
     pub(crate) scripts: f64,
     /// The server's time for them.
     pub(crate) script_micros: f64,
+    /// CPU time of this process.
+    pub(crate) cpu_micros: f64,
+    /// Pairs from the first one on, those of the warm-up too.
+    pub(crate) all_pairs: f64,
 }
 
 // === impl Plan ===
@@ -52,6 +67,30 @@ impl Plan {
                 fleet_window: millis(15_000),
             },
         }
+    }
+}
+
+// === impl Threads ===
+
+impl Threads {
+    pub(crate) fn handle(self) -> Handle {
+        static TWO: LazyLock<Runtime> = LazyLock::new(|| {
+            let mut builder = Builder::new_multi_thread();
+            let runtime = builder.worker_threads(2).enable_all().build();
+            runtime.expect("a runtime")
+        });
+        match self {
+            Self::One => Handle::current(),
+            Self::Two => TWO.handle().clone(),
+        }
+    }
+
+    /// Runs a future as a task of the runtime. A client connects this way, since its connection belongs to the runtime that made it.
+    pub(crate) async fn run<T: Send + 'static>(
+        self,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> T {
+        self.handle().spawn(work).await.expect("no panic")
     }
 }
 
@@ -102,8 +141,22 @@ pub(crate) fn quantile(mut values: Vec<f64>, share: f64) -> f64 {
     values.get(index.min(last)).copied().unwrap_or_default()
 }
 
-/// So many tasks work in a loop without end and count. They are stopped after the window, wherever they are.
+/// [`tasks_on`] the runtime with one thread.
 pub(crate) async fn tasks<F>(
+    plan: Plan,
+    tasks: usize,
+    server: &RedisServer,
+    work: impl FnMut(usize, Count) -> F,
+) -> Done
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    tasks_on(Threads::One, plan, tasks, server, work).await
+}
+
+/// So many tasks work in a loop without end and count. They are stopped after the window, wherever they are.
+pub(crate) async fn tasks_on<F>(
+    threads: Threads,
     plan: Plan,
     tasks: usize,
     server: &RedisServer,
@@ -112,13 +165,20 @@ pub(crate) async fn tasks<F>(
 where
     F: Future<Output = ()> + Send + 'static,
 {
-    let count = Count::default();
-    let mut running: JoinSet<()> = (0..tasks).map(|n| work(n, count.clone())).collect();
+    let (count, runtime) = (Count::default(), threads.handle());
+    let mut running = JoinSet::new();
+    for n in 0..tasks {
+        running.spawn_on(work(n, count.clone()), &runtime);
+    }
     tokio::time::sleep(plan.warm_up).await;
     let (calls, micros) = scripts(server);
-    let (pairs, start) = (count.get(), Instant::now());
+    let (pairs, cpu, start) = (count.get(), cpu_micros(), Instant::now());
     tokio::time::sleep(plan.window).await;
-    let (seconds, pairs) = (start.elapsed().as_secs_f64(), count.get() - pairs);
+    let (seconds, cpu, pairs) = (
+        start.elapsed().as_secs_f64(),
+        cpu_micros() - cpu,
+        count.get() - pairs,
+    );
     let (calls_after, micros_after) = scripts(server);
     running.shutdown().await;
     Done {
@@ -126,27 +186,45 @@ where
         seconds,
         scripts: calls_after - calls,
         script_micros: micros_after - micros,
+        cpu_micros: cpu,
+        all_pairs: count.get(),
     }
 }
 
-/// How long each of many takes, one after the other, in microseconds. `rest` is what has to follow, and is not measured.
-pub(crate) async fn latencies<T>(
+/// How long each of many takes, in microseconds, in turn with the other, so that both see the machine in the same state. `rest` is
+/// what has to follow, and is not measured.
+pub(crate) async fn latencies_in_turn<T, A, B, C>(
     plan: Plan,
-    mut one: impl AsyncFnMut() -> T,
-    mut rest: impl AsyncFnMut(T),
-) -> Vec<f64> {
-    let start = Instant::now();
-    let mut taken = Vec::new();
-    while start.elapsed() < plan.warm_up + plan.window {
-        let begin = Instant::now();
+    mut one: impl FnMut() -> A,
+    mut rest: impl FnMut(T) -> B,
+    mut other: impl FnMut() -> C,
+) -> (Vec<f64>, Vec<f64>)
+where
+    A: Future<Output = T>,
+    B: Future,
+    C: Future,
+{
+    let (mut by_one, mut by_other) = (Vec::new(), Vec::new());
+    let begin = Instant::now();
+    while begin.elapsed() < plan.warm_up + plan.window {
+        let measured = begin.elapsed() > plan.warm_up;
+        let start = Instant::now();
         let value = one().await;
-        let end = begin.elapsed();
-        if start.elapsed() > plan.warm_up {
-            taken.push(end.as_secs_f64() * 1e6);
-        }
+        let micros = micros_since(start);
         rest(value).await;
+        let start = Instant::now();
+        other().await;
+        let other_micros = micros_since(start);
+        if measured {
+            by_one.push(micros);
+            by_other.push(other_micros);
+        }
     }
-    taken
+    (by_one, by_other)
+}
+
+pub(crate) fn micros_since(start: Instant) -> f64 {
+    start.elapsed().as_secs_f64() * 1e6
 }
 
 /// How often one task does this, a second, one after the other. It looks up now and then, so that what runs in the background runs.
@@ -165,6 +243,23 @@ pub(crate) async fn in_sequence(plan: Plan, mut one: impl AsyncFnMut()) -> f64 {
         rate = done as f64 / start.elapsed().as_secs_f64();
     }
     rate
+}
+
+/// CPU time that this process has used, in microseconds.
+fn cpu_micros() -> f64 {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    time.tv_sec as f64 * 1e6 + time.tv_nsec as f64 / 1e3
+}
+
+/// CPU time that the server's process has used, in microseconds.
+pub(crate) fn server_cpu_micros(server: &RedisServer) -> f64 {
+    let info = server.command(&["INFO", "cpu"]).text();
+    let seconds = ["used_cpu_sys:", "used_cpu_user:"].map(|field| {
+        let mut lines = info.lines();
+        let value = lines.find_map(|line| line.strip_prefix(field));
+        value.and_then(|value| value.parse::<f64>().ok())
+    });
+    seconds.into_iter().flatten().sum::<f64>() * 1e6
 }
 
 /// Scripts that the server has run, and its time for them in microseconds. What a script does counts with it, asking does not.

@@ -4,7 +4,7 @@ use crate::measure::Count;
 use std::time::Duration;
 use tower_permit::{Coordinator, CoordinatorBuilder, Redis, Semaphore};
 
-/// However slow the machine is, nobody is refused.
+/// However slow the machine is, no request is refused.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Whether a permit that was freed may stay for the next caller here. Where trips to the server are what is measured it may not.
@@ -32,9 +32,24 @@ pub(crate) fn strict(url: &str) -> Coordinator {
         .expect("fine settings")
 }
 
+/// What is left behind expires within this time.
+pub(crate) fn with_lease(url: &str, lease: Duration) -> Coordinator {
+    builder(url).lease(lease).build().expect("fine settings")
+}
+
+/// No linger; a request is refused as soon as it is for a user.
+pub(crate) fn impatient(url: &str) -> Coordinator {
+    let builder = Coordinator::builder(redis(url)).linger(Duration::ZERO);
+    builder.build().expect("fine settings")
+}
+
 fn builder(url: &str) -> CoordinatorBuilder<Redis> {
+    Coordinator::builder(redis(url)).outage_after(PATIENCE)
+}
+
+fn redis(url: &str) -> Redis {
     let redis = Redis::new(url).and_then(|redis| redis.prefix("bench"));
-    Coordinator::builder(redis.expect("a URL")).outage_after(PATIENCE)
+    redis.expect("a URL")
 }
 
 /// Gives everything back while the server is still there, so that nothing runs on beside the next figure.

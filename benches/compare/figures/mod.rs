@@ -1,7 +1,10 @@
 //! What is measured, and what is to be reached.
 
 pub(crate) mod fleet;
+pub(crate) mod flood;
 pub(crate) mod growth;
+pub(crate) mod keyed;
+pub(crate) mod latency;
 pub(crate) mod single;
 
 use crate::measure::{Plan, median};
@@ -73,7 +76,7 @@ impl fmt::Display for Figure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{:<32} {:>10} {:>10} {:>8} {:>16}",
+            "{:<36} {:>10} {:>10} {:>8} {:>16}",
             self.about.name,
             number(self.ours),
             number(self.other),

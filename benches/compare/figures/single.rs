@@ -4,7 +4,7 @@ use super::{About, Results, Target};
 use crate::measure::{self, Count, Done, Plan, in_turn, median};
 use crate::ours::{self, Linger};
 use crate::peers::foreign::{Foreign, Library};
-use crate::peers::plain::{self, PlainSet, SetNx};
+use crate::peers::plain::{self, PlainSet};
 use crate::server::RedisServer;
 use bytes::Bytes;
 use http_body_util::Empty;
@@ -23,14 +23,7 @@ const TASKS: usize = 256;
 const HOT_LIMIT: u32 = 4;
 /// Where nobody waits.
 const WIDE_LIMIT: u32 = 64;
-const KEYS: usize = 10_000;
 
-const PING: About = About {
-    name: "uncontended_p50_vs_ping",
-    target: Target::AtMost(1.5),
-    unit: "µs, median",
-    what: "one task: `acquire().await`, no linger; beside a `PING` of the `redis` crate",
-};
 const SEQUENTIAL: About = About {
     name: "sequential_vs_tokio",
     target: Target::AtLeast(0.5),
@@ -59,12 +52,6 @@ const LAYER: About = About {
     target: Target::AtMost(2.0),
     unit: "ns a request",
     what: "`ready().await.call(request).await` with an empty HTTP request and response, `Memory`, limit 64, `.release_at_response()`; beside `tower::limit`; both with the service inside",
-};
-const KEYED: About = About {
-    name: "keyed_10000_vs_setnx",
-    target: Target::AtLeast(0.6),
-    unit: "pairs/s",
-    what: "256 tasks lock and unlock 10,000 keys, none contended, both answered; beside a plain `SET NX` and compare-and-delete",
 };
 const LONE: About = About {
     name: "lone_pair_vs_plain_zset",
@@ -111,9 +98,6 @@ const fn hot_mutex(name: &'static str, target: Target, what: &'static str) -> Ab
 }
 
 pub(crate) async fn run(results: &mut Results) {
-    if results.wants(PING) {
-        ping(results).await;
-    }
     if results.wants(SEQUENTIAL) {
         sequential(results).await;
     }
@@ -131,39 +115,9 @@ pub(crate) async fn run(results: &mut Results) {
     if results.wants(LAYER) {
         layer(results).await;
     }
-    if results.wants(KEYED) {
-        keyed(results).await;
-    }
     if results.wants(LONE) {
         lone(results).await;
     }
-}
-
-async fn ping(results: &mut Results) {
-    let (plan, server) = (results.plan, RedisServer::start());
-    let permits = ours::coordinator(&server.url(), Linger::Off);
-    let semaphore = permits.semaphore("ping", WIDE_LIMIT).expect("a limit");
-    let connection = plain::connect(&server.url()).await;
-    let rounds = in_turn(
-        plan.rounds,
-        async || {
-            let acquire = async || semaphore.acquire().await.expect("a permit");
-            let release = async |permit: tower_permit::Permit| {
-                permit.release().await.expect("an answer");
-            };
-            median(measure::latencies(plan, acquire, release).await)
-        },
-        async || {
-            let ping = async || {
-                let mut connection = connection.clone();
-                let answer = redis::cmd("PING").query_async(&mut connection).await;
-                answer.expect("an answer")
-            };
-            median(measure::latencies(plan, ping, async |_: String| {}).await)
-        },
-    );
-    results.add(PING, rounds.await);
-    ours::close(&permits).await;
 }
 
 async fn sequential(results: &mut Results) {
@@ -335,52 +289,6 @@ where
         drop(black_box(response.expect("a response")));
     };
     1e9 / measure::in_sequence(plan, request).await
-}
-
-async fn keyed(results: &mut Results) {
-    let (plan, server) = (results.plan, RedisServer::start());
-    let permits = ours::coordinator(&server.url(), Linger::On);
-    let set_nx = SetNx::connect(&server.url()).await;
-    let mut round = 0;
-    // Each task has keys of its own.
-    let keys = |n| (n..KEYS).step_by(TASKS).cycle();
-    let rounds = in_turn(
-        plan.rounds,
-        async || {
-            let work = |n, count: Count| {
-                let permits = permits.clone();
-                async move {
-                    for key in keys(n) {
-                        let mutex = permits.mutex(format!("key:{key}")).expect("a name");
-                        let guard = mutex.lock().await.expect("a lock");
-                        guard.unlock().await.expect("an answer");
-                        count.add();
-                    }
-                }
-            };
-            let done = measure::tasks(plan, TASKS, &server, work).await;
-            done.per_second()
-        },
-        async || {
-            // Those who were stopped may have left theirs locked.
-            round += 1;
-            let work = |n, count: Count| {
-                let mut set_nx = set_nx.clone();
-                async move {
-                    for key in keys(n) {
-                        let key = format!("plain:{round}:{key}");
-                        let id = set_nx.lock(&key).await;
-                        set_nx.unlock(&key, &id).await;
-                        count.add();
-                    }
-                }
-            };
-            let done = measure::tasks(plan, TASKS, &server, work).await;
-            done.per_second()
-        },
-    );
-    results.add(KEYED, rounds.await);
-    ours::close(&permits).await;
 }
 
 async fn lone(results: &mut Results) {
