@@ -9,9 +9,25 @@ fn cpu() -> f64 {
 }
 fn main() {
     let a: Vec<String> = std::env::args().collect();
-    let (url, tasks, workers, secs) = (a[1].clone(), a[2].parse::<usize>().unwrap(), a[3].parse::<usize>().unwrap(), a[4].parse::<f64>().unwrap());
+    let (url, tasks, workers, secs) = (
+        a[1].clone(),
+        a[2].parse::<usize>().unwrap(),
+        a[3].parse::<usize>().unwrap(),
+        a[4].parse::<f64>().unwrap(),
+    );
     let mode = a.get(5).cloned().unwrap_or_default();
-    let rt = if workers == 0 { tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap() } else { tokio::runtime::Builder::new_multi_thread().worker_threads(workers).enable_all().build().unwrap() };
+    let rt = if workers == 0 {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap()
+    } else {
+        tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(workers)
+            .enable_all()
+            .build()
+            .unwrap()
+    };
     rt.block_on(async {
         let n = Arc::new(AtomicU64::new(0)); let pairs = Arc::new(AtomicU64::new(0));
         let end = Instant::now() + Duration::from_secs_f64(secs);

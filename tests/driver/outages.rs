@@ -229,17 +229,93 @@ fn a_server_that_is_paused() {
     });
 }
 
+/// A majority is away for two leases.
 #[test]
-fn a_majority_of_redlock_servers_that_is_paused() {
-    over_each(&[Kind::Redlock], async |kind| {
-        let servers = [(); 3].map(|()| RedisServer::start());
-        trust(&servers, "outage");
-        let ports = servers.each_ref().map(RedisServer::port);
-        let store = Store::at(kind, &redlock_url(&ports, "outage"));
-        let begin = || servers[..2].iter().for_each(RedisServer::pause);
-        let end = || servers[..2].iter().for_each(RedisServer::resume);
-        outage(kind).pass([&store, &store], begin, end).await
-    });
+fn outages_of_a_redlock_majority() {
+    let _shared = LOAD.blocking_read();
+    let cases = ["paused", "late requests", "callers meanwhile"];
+    in_parallel(
+        &cases,
+        |case| (*case).to_owned(),
+        |case| {
+            let failed = Flavor::MultiThread.runtime().block_on(async {
+                match *case {
+                    "paused" => pause_majority().await,
+                    "late requests" => hold_back_majority().await,
+                    _ => call_without_majority().await,
+                }
+            });
+            assert!(failed.is_empty(), "{}", failed.join("; "));
+        },
+    );
+}
+
+async fn pause_majority() -> Vec<String> {
+    let kind = Kind::Redlock;
+    let servers = [(); 3].map(|()| RedisServer::start());
+    trust(&servers, "outage");
+    let ports = servers.each_ref().map(RedisServer::port);
+    let store = Store::at(kind, &redlock_url(&ports, "outage"));
+    let begin = || servers[..2].iter().for_each(RedisServer::pause);
+    let end = || servers[..2].iter().for_each(RedisServer::resume);
+    outage(kind).pass([&store, &store], begin, end).await
+}
+
+/// Requests to a majority are held back, and delivered after two leases.
+async fn hold_back_majority() -> Vec<String> {
+    let kind = Kind::Redlock;
+    let servers = [(); 3].map(|()| RedisServer::start());
+    trust(&servers, "outage");
+    let mut proxies = Vec::new();
+    for server in &servers {
+        proxies.push(Proxy::start(server.port()).await);
+    }
+    let ports = [0, 1, 2].map(|at| proxies[at].port());
+    let store = Store::at(kind, &redlock_url(&ports, "outage"));
+    let ports = servers.each_ref().map(RedisServer::port);
+    let direct = Store::at(kind, &redlock_url(&ports, "outage"));
+    let set = |mode| {
+        proxies[1..]
+            .iter()
+            .for_each(|proxy| proxy.set(Way::Up, mode))
+    };
+    let (begin, end) = (|| set(Mode::Hold), || set(Mode::Pass));
+    outage(kind).pass([&store, &direct], begin, end).await
+}
+
+/// Callers arrive all the time, and give up.
+async fn call_without_majority() -> Vec<String> {
+    let kind = Kind::Redlock;
+    let servers = [(); 3].map(|()| RedisServer::start());
+    trust(&servers, "outage");
+    let ports = servers.each_ref().map(RedisServer::port);
+    let store = Store::at(kind, &redlock_url(&ports, "outage"));
+    let Outage {
+        lease,
+        length,
+        bound,
+    } = outage(kind);
+    let (first, second) = (coordinator(&store, lease), coordinator(&store, lease));
+    let mutexes = [&first, &second].map(|side| side.mutex("m").expect("a mutex"));
+    for mutex in &mutexes {
+        drop(granted(PROMPT, "a lock", mutex.lock()).await);
+    }
+    servers[1..].iter().for_each(RedisServer::pause);
+    let end = Instant::now() + length;
+    while Instant::now() < end {
+        let calls = mutexes.iter().map(|mutex| mutex.lock_timeout(millis(300)));
+        let calls = join_all(calls).await;
+        assert!(calls.iter().all(Result::is_err), "without a majority");
+        sleep(millis(50)).await;
+    }
+    servers[1..].iter().for_each(RedisServer::resume);
+    let mut failed = Vec::new();
+    for (which, side) in [("the same", &first), ("another", &second)] {
+        if let Err(error) = hold_once(side, "m", 0, bound).await {
+            failed.push(format!("{which} coordinator: {error}"));
+        }
+    }
+    failed
 }
 
 enum OneServer {
