@@ -4,7 +4,9 @@
 //! backend answers each call with a [`Reply`] and may push [`Event`]s at any time. `tests/conformance` checks every
 //! backend against the rules.
 
-use crate::error::{Error, ErrorKind};
+use crate::error::Error;
+#[cfg(test)]
+use crate::error::ErrorKind;
 use crate::name::{Node, Queue};
 use futures_util::StreamExt;
 use futures_util::future::{BoxFuture, FutureExt};

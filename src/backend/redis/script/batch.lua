@@ -2,20 +2,19 @@
 -- Then a fresh name costs one SET, and so does its release. Packing a record byte by byte costs as much as writing it, so that
 -- the two most frequent calls put theirs together from parts: those that the call brings, and those that are the same for all.
 local CALL, TICKET = '<ddHHHH', 'Hc0'
-local ACQUIRE, RELEASE, OTHER, ONE = 65, 82, 79, '<c16c8H' -- any other kind tries one ticket
-local FREE = struct.pack('<d', -1)
+local ACQUIRE, RELEASE, OTHER, ONE, PARTS = 65, 82, 79, '<dddHc0', '<c16c8H' -- any other kind tries one ticket
 local CHUNK = 16
 local pack, unpack_numbers, sub, byte, redis_pcall = struct.pack, struct.unpack, string.sub, string.byte, redis.pcall
-local data, at, answers = ARGV[5], 1, {}
+local data, at = ARGV[5], 1
 local has_single = #KEYS == 4 * names
 local base = has_single and names or 0 -- the keys of the general form follow
-local singles, fresh = {}, {}
-local clocks, held_middle, held_end, free_end, fresh_answer -- parts
+local only_single, singles, fresh, answers -- a table costs too much for one name
+local clocks, held_middle, held_end, free, free_end, fresh_answer -- parts
 
 if has_single and names == 1 then
-  singles[1] = redis_pcall('GET', KEYS[1])
+  only_single = redis_pcall('GET', KEYS[1])
 elseif has_single then
-  singles = redis.call('MGET', unpack(KEYS, 1, names))
+  singles, fresh, answers = redis.call('MGET', unpack(KEYS, 1, names)), {}, {}
   local ask, chunk, size = {}, {}, 0
   for i = 1, names do
     if not singles[i] then
@@ -32,23 +31,25 @@ elseif has_single then
   end
   local ends, fresh_token = pack('<d', now + lease) .. node, pack('<d', micros)
   clocks = pack('<ddd', lease, now, now)
-  held_middle, held_end, free_end = clocks .. fresh_token, ends, FREE .. ends
+  free = pack('<d', -1)
+  held_middle, held_end, free_end = clocks .. fresh_token, ends, free .. ends
   fresh_answer = 'o' .. fresh_token .. 'h'
 end
 
 for i = 1, names do
-  local kind, single, answer = byte(data, at), singles[i], nil
+  local kind, single, is_fresh, answer = byte(data, at), only_single, false, nil
+  if singles then single, is_fresh = singles[i], fresh[i] end
   local numbers, ticket, length -- of a call with one ticket; the first two as parts of a record
-  if kind ~= OTHER then
-    numbers, ticket, length, at = unpack_numbers(ONE, data, at + 1)
+  if names > 1 and kind ~= OTHER then
+    numbers, ticket, length, at = unpack_numbers(PARTS, data, at + 1)
     at = at + length
   end
 
   -- As exchange_single does it, if the record exists and the lease clock and the token need no special treatment.
-  if numbers and names > 1 then
+  if numbers then
     local record, expires, success
     if not single then
-      if fresh[i] and kind ~= RELEASE then
+      if is_fresh and kind ~= RELEASE then
         record, expires, success = 'lone' .. numbers .. held_middle .. ticket .. held_end, hour_text, fresh_answer
       end
     elseif #single > SINGLE_BYTES then
@@ -59,7 +60,7 @@ for i = 1, names do
           if holder == ticket then
             record, expires, success = 'lone' .. numbers .. clocks .. token .. free_end, lease_text, 'f1'
           end
-        elseif holder == FREE and unpack_numbers('<d', token) < micros then
+        elseif holder == free and unpack_numbers('<d', token) < micros then
           record, expires, success = 'lone' .. numbers .. held_middle .. ticket .. held_end, hour_text, fresh_answer
         end
       end
@@ -77,11 +78,11 @@ for i = 1, names do
 
   if not answer then
     local number, limit, leaves, keeps, enters, tries, tickets
-    if numbers then
-      number, limit = unpack_numbers('<dd', numbers)
-      leaves, keeps, enters, tries = 0, 0, 0, 0
+    if kind ~= OTHER then
+      local _, first
+      number, limit, _, first = unpack_numbers(ONE, data, numbers and at - length - 26 or 2)
+      leaves, keeps, enters, tries, tickets = 0, 0, 0, 0, {first}
       if kind == RELEASE then leaves = 1 elseif kind == ACQUIRE then enters = 1 else tries = 1 end
-      tickets = {sub(data, at - length, at - 1)}
     else
       number, limit, leaves, keeps, enters, tries, at = unpack_numbers(CALL, data, at + 1)
       local count = leaves + keeps + enters + tries
@@ -90,15 +91,15 @@ for i = 1, names do
     end
     local key = base + 3 * i
     local PERMITS, QUEUE, META, KEY = KEYS[key - 2], KEYS[key - 1], KEYS[key], has_single and KEYS[i]
-    local is_fresh = fresh[i] and number > 0 and keeps == 0
-    if not single and not is_fresh then
+    if not single and not (is_fresh and number > 0 and keeps == 0) then
       answer = try_general(PERMITS, QUEUE, META, KEY, nil, tickets, number, limit, leaves, keeps, enters, tries)
     end
     answer = answer
       or exchange_single(KEY, single, tickets, number, limit, leaves, keeps, enters, tries)
       or try_general(PERMITS, QUEUE, META, KEY, single, tickets, number, limit, leaves, keeps, enters, tries)
-    if names > 1 and type(answer) == 'table' then answer = 'e' .. pack('<Hc0', #answer.err, answer.err) end
+    if names == 1 then return answer end
+    if type(answer) == 'table' then answer = 'e' .. pack('<Hc0', #answer.err, answer.err) end
   end
   answers[i] = answer
 end
-return names == 1 and answers[1] or table.concat(answers)
+return table.concat(answers)

@@ -1,22 +1,5 @@
 local SINGLE, SINGLE_BYTES = '<c4ddddddddc0', 68 -- bytes without the node
 
--- Writes a record. Returns an error, or nothing. A key of another type reads as if it were absent, and is not overwritten.
-local function write_single(key, exists, record, expires)
-  local done
-  for _ = 1, 2 do
-    if exists then
-      done = redis.pcall('SET', key, record, 'PX', expires)
-    else
-      done = redis.pcall('SET', key, record, 'PX', expires, 'NX')
-    end
-    if not done then return redis.pcall('GET', key) end
-    if not done.err then return end
-    -- When memory is full it passes after a write that always does.
-    redis.pcall('PEXPIRE', key, expires)
-  end
-  return done
-end
-
 -- Executes a call about a name in the single-holder form, or of a name without keys whose call fits this form. `single`: its
 -- record, if there is one. Returns nothing if the call needs the general form: then nothing was written.
 --
@@ -49,8 +32,21 @@ local function exchange_single(key, single, tickets, number, limit, leaves, keep
   if holder >= 0 and ticket ~= holder then return end
   if now > last then clock = clock + now - last end
   local record = struct.pack(SINGLE, 'lone', number, limit, lease, clock, now, token, holder, clock + lease, node)
-  local failed = write_single(key, single, record, holder < 0 and lease_text or hour_text)
-  if failed then return failed end
+  local expires = holder < 0 and lease_text or hour_text
+  for last_try = 0, 1 do
+    local done
+    if single then
+      done = redis.pcall('SET', key, record, 'PX', expires)
+    else
+      -- A key of another type reads as if it were absent, and is not overwritten.
+      done = redis.pcall('SET', key, record, 'PX', expires, 'NX')
+    end
+    if not done then return redis.pcall('GET', key) end
+    if not done.err then break end
+    if last_try == 1 then return done end
+    -- When memory is full it passes after a write that always does.
+    redis.pcall('PEXPIRE', key, expires)
+  end
   if holder < 0 then return 'f' .. letters end
   return struct.pack('<c1dc0', 'o', token, letters)
 end
