@@ -21,7 +21,7 @@ use tokio::time::Instant;
 
 /// How long an attempt to connect may take.
 const CONNECTING: Duration = Duration::from_secs(2);
-/// An attempt that shows no end by then sits in a runtime that nobody drives.
+/// An attempt that has not ended by then belongs to a runtime that is not driven.
 const STUCK: Duration = Duration::from_secs(3);
 /// Pauses between failed attempts.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(100));
@@ -90,7 +90,7 @@ struct Connection {
     in_cluster: bool,
     _driver: Option<Driver>,
     /// True or closed: nothing drives it any more, and what is sent now will not arrive. A message sent in the moment of
-    /// the end can be lost in between with no error, so that whoever waits for an answer watches this too.
+    /// the end can be lost in between with no error, so that a call that waits for its answer watches this too.
     ended: watch::Receiver<bool>,
     /// How many calls were answered.
     answers: AtomicU32,
@@ -132,7 +132,7 @@ impl Link {
         self.deaf.load(Ordering::Relaxed)
     }
 
-    /// The server is a node of a cluster, whoever we take it for.
+    /// The server is a node of a cluster, even if it was configured as a single server.
     pub(super) async fn is_in_cluster(self: &Arc<Self>) -> Result<bool, Error> {
         Ok(self.connection().await?.in_cluster)
     }
@@ -245,7 +245,7 @@ impl Link {
                 }
                 connection
             });
-            // The slot first: whoever learns of the end finds it there.
+            // The slot first: a call that learns of the end looks there.
             if let Some(link) = link.upgrade() {
                 link.settle(&this, &result, failures);
             }
@@ -290,7 +290,7 @@ impl Link {
         }
     }
 
-    /// The next call connects anew, unless somebody has already.
+    /// The next call connects anew, unless another call has already.
     fn discard(&self, connection: &Arc<Connection>) {
         let mut slot = self.slot();
         if matches!(&*slot, Slot::Ready(ready) if Arc::ptr_eq(ready, connection)) {
@@ -341,7 +341,7 @@ async fn open(
             Ok(())
         }
     };
-    // Both timeouts are ours: of this attempt, and of whoever calls.
+    // This attempt and the callers have their own timeouts.
     let config = AsyncConnectionConfig::new()
         .set_connection_timeout(None)
         .set_response_timeout(None)

@@ -96,7 +96,7 @@ const OLDEST: (u32, u32) = (6, 2);
 ///
 /// For each name that is in use, three: `prefix:limit:{name}` with the permits, and beside it `…:queue` and `…:meta`, all in
 /// one hash slot; or `…:lone` instead of them, as long as one process alone uses the name and has one permit at most (not
-/// in a cluster). Each process listens on one channel, `prefix:inbox:<node>`. A name that nobody uses any more leaves
+/// in a cluster). Each process listens on one channel, `prefix:inbox:<node>`. An unused name leaves
 /// nothing one lease later; after a crash, an hour later.
 ///
 /// Two applications on one server choose different prefixes, or they share their permits.
@@ -112,9 +112,9 @@ const OLDEST: (u32, u32) = (6, 2);
 ///     +del +exists +pexpire +publish +subscribe
 /// ```
 ///
-/// Without the right to the channel, or to `PUBLISH` and `SUBSCRIBE`, everything still works: those who wait then ask ten
-/// times a second instead of being told, and one warning says so. ([`Coordinator::check`](crate::Coordinator::check) calls
-/// it an error, so that nobody overlooks it.)
+/// Without the right to the channel, or to `PUBLISH` and `SUBSCRIBE`, everything still works: queued tickets are then polled
+/// for ten times a second, and one warning says so. ([`Coordinator::check`](crate::Coordinator::check) calls
+/// it an error.)
 ///
 /// Whoever may publish on an inbox channel can tell its process that it was granted what it waits for: keep that right
 /// to the applications that share the permits.
@@ -437,7 +437,7 @@ impl Place {
         }
     }
 
-    /// Those who keep permits.
+    /// The servers that store permits.
     fn servers(&mut self) -> Vec<&mut Server> {
         match self {
             Self::One(server) => vec![server],
@@ -615,7 +615,7 @@ impl RedisSession {
         if !self.servers.is_deaf(spot) && !self.warned_mute.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 server = &**self.servers.name(),
-                "Redis does not let us PUBLISH on the channels {}*: whoever waits polls instead",
+                "Redis does not let us PUBLISH on the channels {}*: queued tickets are polled for instead",
                 wire::inbox(&self.prefix, ""),
             );
         }

@@ -120,7 +120,7 @@ impl Servers {
             .await
     }
 
-    /// Queues that nobody uses, one at each server, to try everything with.
+    /// Unused queues, one at each server, for a check.
     pub(super) async fn queues_to_check(&self, node: &Node) -> Result<Vec<Queue>, Error> {
         match self {
             Self::One(_) => {

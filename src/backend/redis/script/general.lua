@@ -35,7 +35,7 @@ local function exchange_general(PERMITS, QUEUE, META, SINGLE, single, tickets, n
     return redis.error_reply('INCOMPATIBLE meta was written by another version')
   end
   -- clock: the lease clock. last: TIME when it was read. sweep: the clock at the next one. expires: TIME at which the first of
-  -- our keys goes. mute: 1 when a push was refused. busy: 0 while nobody waits and no gap counts, 2 when one does.
+  -- our keys goes. mute: 1 when a push was refused. busy: 0 while no ticket is queued and no gap counts, 2 when one does.
   local clock, last, token, shortest, longest, expires, sweep, mute, busy = now, now, 0, lease, lease, 0, now + lease, 0, 0
   if known then clock, last, token, shortest, longest, expires, sweep, mute, busy = unpack_numbers(STATE, known) end
   local my_waiting = 0
@@ -50,14 +50,14 @@ local function exchange_general(PERMITS, QUEUE, META, SINGLE, single, tickets, n
   if in_use == 0 and waiting == 0 then expires = 0 end
 
   -- The lease clock follows TIME and never goes back. A gap: so much time at once that holders may have been unable to
-  -- speak (a stall, a step of the server's clock), or nobody called.
+  -- speak (a stall, a step of the server's clock), or no calls were made.
   local passed = now > last and now - last or 0
   clock, last = clock + passed, now
   local gapped = not known or passed > shortest / 2
 
   if SINGLE and not known and in_use == 0 and waiting == 0 and number > 0 and keeps == 0 and wanted < 2 then return end
 
-  -- Leave, where nobody waits.
+  -- Release, while no ticket is queued.
   local left = ''
   local alone = busy == 0 and waiting == 0
   if alone then
@@ -67,8 +67,8 @@ local function exchange_general(PERMITS, QUEUE, META, SINGLE, single, tickets, n
     end
   end
 
-  -- The common case on a path of its own, without closures and tables, which would cost more than the commands: nobody
-  -- waits, there is room, at most one ticket enters, and nothing has to be tidied up.
+  -- The common case on a path of its own, without closures and tables, which would cost more than the commands: no
+  -- ticket is queued, there is room, at most one ticket is acquired, and nothing has to be tidied up.
   if alone and number > 0 and keeps == 0 and wanted < 2 and (wanted == 0 or in_use < limit)
     and clock < sweep and (in_use == 0 or not gapped) then
     local same = shortest == lease and longest == lease
@@ -126,7 +126,7 @@ local function exchange_general(PERMITS, QUEUE, META, SINGLE, single, tickets, n
     if entry then entry[5], entry.dirty = math.max(0, entry[5] - 1), true end
   end
 
-  -- Leave, where others wait. A ticket may both hold and wait after an error in the middle.
+  -- Release, while others are queued. A ticket may both hold and wait after an error in the middle.
   if leaves == 0 then call('ZREM', PERMITS, '') end
   if not alone then
     for i = 1, leaves do
@@ -143,7 +143,7 @@ local function exchange_general(PERMITS, QUEUE, META, SINGLE, single, tickets, n
     end
   end
 
-  -- Keep: permits only, a place in the queue is none.
+  -- Renew: permits only, not queue entries.
   at = at + leaves
   local kept = {}
   local deadline = string.format('%.0f', clock + lease) -- once, and not for each ticket
@@ -160,7 +160,7 @@ local function exchange_general(PERMITS, QUEUE, META, SINGLE, single, tickets, n
   end
   at = at + keeps
 
-  -- Purge. After a gap nothing goes for a while (until `grace`), so that whoever lives can say so; then goes what was due at
+  -- Purge. After a gap nothing goes for a while (until `grace`), so that live nodes can renew; then goes what was due at
   -- the gap (`due`) and was not renewed. That while is half the longest lease, or the gap if that is shorter: a gap
   -- endangers only leases up to twice its length, and each renews well within half of itself. A gap meanwhile (the last at
   -- `gap`, the longest `span`) does not prolong it: it gets its own later.
@@ -267,11 +267,11 @@ local function exchange_general(PERMITS, QUEUE, META, SINGLE, single, tickets, n
   end
   if waiting > 0 then grant() end
 
-  -- Enter and try.
+  -- Acquire and try.
   local entered, tried = '', ''
   if wanted > 0 then
     if waiting == 0 and in_use + wanted <= limit then
-      -- Nobody waits and there is room for all: whether they are new or renewed makes no difference to the answer.
+      -- No ticket is queued and there is room for all: new or renewed makes no difference to the answer.
       local added
       if wanted == 1 then
         added = call('ZADD', PERMITS, 'GT', deadline, mine .. tickets[at + 1])
@@ -336,7 +336,7 @@ local function exchange_general(PERMITS, QUEUE, META, SINGLE, single, tickets, n
     end
   end
 
-  -- Nobody's word about a name nobody knows leaves no trace.
+  -- Administrative calls do not create state.
   if number > 0 or known then
     -- Key expiry: an hour past the longest lease while anything is held or waits, never less then; else one lease.
     local idle = in_use == 0 and waiting == 0
@@ -369,7 +369,7 @@ local function exchange_general(PERMITS, QUEUE, META, SINGLE, single, tickets, n
     write_meta()
 
     if next(pushes) then
-      -- Where they listen and what they call this queue, by its key: prefix:kind:{name}.
+      -- Their channels, and the name of this queue in them, from its key: prefix:kind:{name}.
       local prefix, kind, name = string.match(PERMITS, '^(.*):(%a+):{(.*)}$')
       local was = mute
       for other, what in pairs(pushes) do
