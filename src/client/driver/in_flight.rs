@@ -28,6 +28,7 @@ pub(super) struct InFlight {
     call_timeout: Duration,
     batches: BTreeMap<u64, Record>,
     last: u64,
+    calls: usize,
     /// Calls of batches that carry renewals only.
     renewals: usize,
 }
@@ -81,6 +82,7 @@ impl InFlight {
             call_timeout,
             batches: BTreeMap::new(),
             last: 0,
+            calls: 0,
             renewals: 0,
         }
     }
@@ -91,6 +93,10 @@ impl InFlight {
 
     pub(super) fn batches(&self) -> usize {
         self.batches.len()
+    }
+
+    pub(super) fn calls(&self) -> usize {
+        self.calls
     }
 
     pub(super) fn renewals(&self) -> usize {
@@ -105,6 +111,7 @@ impl InFlight {
     ) -> Batch {
         let names = Names::from(names);
         self.last += 1;
+        self.calls += names.len();
         self.renewals += if renewals { names.len() } else { 0 };
         let (abort, abortable) = AbortHandle::new_pair();
         let record = Record {
@@ -126,6 +133,7 @@ impl InFlight {
 
     fn remove(&mut self, id: u64) -> Option<Record> {
         let record = self.batches.remove(&id)?;
+        self.calls -= record.names.len();
         self.renewals -= if record.renewals {
             record.names.len()
         } else {
@@ -136,7 +144,7 @@ impl InFlight {
 
     /// Everything that is in flight: another driver takes over.
     pub(super) fn take_all(&mut self) -> Vec<Names> {
-        self.renewals = 0;
+        (self.calls, self.renewals) = (0, 0);
         let batches = std::mem::take(&mut self.batches).into_values();
         batches.map(|record| record.names).collect()
     }

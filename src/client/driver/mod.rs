@@ -40,6 +40,8 @@ pub(super) const CHECK_DRIVER: Duration = Duration::from_secs(2);
 const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
 /// Batches with nothing but renewals in flight at a time, in calls.
 const MAX_RENEWALS: usize = 256;
+/// A batch of this size is not divided.
+const UNDIVIDED: usize = 16;
 /// Timers that are handled before ready names get a batch.
 const TIMERS_AT_A_TIME: usize = 256;
 
@@ -257,11 +259,11 @@ impl Client {
         if !due.is_empty() {
             return Turn::Due(due);
         }
-        if shared.in_flight.batches() < self.work.batching.in_flight {
+        let most = self.batch_size(shared);
+        if most > 0 {
             let renewals = shared.in_flight.renewals() < MAX_RENEWALS;
             let ready = || shared.schedule.take_ready(renewals);
-            let ready = std::iter::from_fn(ready).take(self.work.batching.calls);
-            let ready: Vec<_> = ready.collect();
+            let ready: Vec<_> = std::iter::from_fn(ready).take(most).collect();
             if !ready.is_empty() {
                 return Turn::Batch(ready);
             }
@@ -274,6 +276,21 @@ impl Client {
         let next = next.unwrap_or(now + LONGEST_SLEEP);
         shared.slot.acts(next, true);
         Turn::Sleep(next)
+    }
+
+    /// How many calls the next batch may have. Two batches of about the same size in flight keep both sides busy: the server
+    /// executes one while the callers of the other go on.
+    fn batch_size(&self, shared: &Shared) -> usize {
+        let Batching {
+            calls, in_flight, ..
+        } = self.work.batching;
+        let ready = shared.schedule.ready();
+        match shared.in_flight.batches() {
+            _ if calls == 1 && shared.in_flight.batches() < in_flight => 1,
+            0 => ready.div_ceil(2).max(UNDIVIDED).min(calls),
+            batches if batches < in_flight && 2 * ready >= shared.in_flight.calls() => calls,
+            _ => 0,
+        }
     }
 
     /// The calls for these names, and the names that the replies go to. What does not fit goes back to the schedule.

@@ -34,6 +34,8 @@ struct FairQueue<T> {
     groups: FxHashMap<u64, VecDeque<T>>,
     /// The groups with a name in them, each once.
     turns: VecDeque<u64>,
+    /// The names of all groups.
+    len: usize,
 }
 
 // === impl Schedule ===
@@ -44,6 +46,7 @@ impl<T> Default for Schedule<T> {
             urgent: FairQueue {
                 groups: FxHashMap::default(),
                 turns: VecDeque::new(),
+                len: 0,
             },
             renewals: VecDeque::new(),
             timers: BTreeMap::new(),
@@ -55,12 +58,12 @@ impl<T> Default for Schedule<T> {
 impl<T: Clone> Schedule<T> {
     /// Nothing needs the driver, now or later.
     pub(crate) fn is_empty(&self) -> bool {
-        self.timers.is_empty() && !self.has_ready()
+        self.timers.is_empty() && self.ready() == 0
     }
 
-    /// A name needs the driver now.
-    pub(crate) fn has_ready(&self) -> bool {
-        !self.urgent.turns.is_empty() || !self.renewals.is_empty()
+    /// How many names need the driver now.
+    pub(crate) fn ready(&self) -> usize {
+        self.urgent.len + self.renewals.len()
     }
 
     pub(crate) fn next_timer(&self) -> Option<Instant> {
@@ -162,12 +165,14 @@ impl<T> FairQueue<T> {
             self.turns.push_back(group);
         }
         names.push_back(name);
+        self.len += 1;
     }
 
     fn pop(&mut self) -> Option<T> {
         let group = self.turns.pop_front()?;
         let names = self.groups.get_mut(&group)?;
         let name = names.pop_front();
+        self.len -= 1;
         if names.is_empty() {
             self.groups.remove(&group);
         } else {
