@@ -31,7 +31,7 @@ impl RedisSession {
             acquire: acquire.to_vec(),
             try_acquire: Vec::new(),
         };
-        let number = rand::random_range(1..1 << 30) * 4;
+        let number = (1 << 50) + rand::random_range(1..1 << 30) * 4;
         let (first, second) = (number, number + 1);
         self.exchange_one(call(number, &[], &[], &[first, second]))
             .await?;

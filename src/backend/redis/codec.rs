@@ -19,6 +19,11 @@ pub(super) const GENERAL_KEYS: [&str; 3] = ["", ":queue", ":meta"];
 /// The key of the single-holder form.
 pub(super) const SINGLE_HOLDER_KEY: &str = ":lone";
 
+/// What follows the prefix in the key of a node's guard, before the node.
+const GUARD_KEY: &str = ":guard:";
+/// What follows the prefix in the key of the highest token.
+const TOKEN_KEY: &str = ":token";
+
 /// Which forms a name may have.
 ///
 /// While a slot moves to another server of a cluster, only scripts all of whose keys are there are executed. So a name must not
@@ -63,7 +68,8 @@ pub(super) fn add_batch(
     node: &Node,
     calls: &[Call],
 ) {
-    add_keys(command, prefix, forms, calls.iter().map(|call| &call.queue));
+    let queues = calls.iter().map(|call| &call.queue);
+    add_keys(command, prefix, forms, node.as_str(), queues);
     let lease = calls.first().map_or(0, |call| millis(call.lease));
     add_node(command, node.as_str(), lease, calls.len());
     let mut data = command.writer_for_next_arg();
@@ -102,7 +108,7 @@ pub(super) fn add_eviction(
     queue: &Queue,
     ticket: &str,
 ) {
-    add_keys(command, prefix, forms, [queue]);
+    add_keys(command, prefix, forms, "", [queue]);
     add_node(command, "", 0, 1);
     let mut data = command.writer_for_next_arg();
     add_head(&mut data, OTHER, 0, 0);
@@ -117,14 +123,26 @@ fn add_keys<'a>(
     command: &mut Cmd,
     prefix: &str,
     forms: Forms,
+    node: &str,
     queues: impl IntoIterator<Item = &'a Queue, IntoIter: ExactSizeIterator + Clone>,
 ) {
     let queues = queues.into_iter();
     let single_holder = forms == Forms::WithSingleHolder;
-    command.arg((GENERAL_KEYS.len() + usize::from(single_holder)) * queues.len());
+    let of_each = GENERAL_KEYS.len() + usize::from(single_holder);
+    let of_all = if single_holder { 2 } else { 0 };
+    command.arg(of_each * queues.len() + of_all);
     if single_holder {
         for queue in queues.clone() {
             add_key(command, prefix, queue, SINGLE_HOLDER_KEY);
+        }
+        let mut guard = command.writer_for_next_arg();
+        for part in [prefix, GUARD_KEY, node] {
+            write(&mut guard, part.as_bytes());
+        }
+        drop(guard);
+        let mut token = command.writer_for_next_arg();
+        for part in [prefix, TOKEN_KEY] {
+            write(&mut token, part.as_bytes());
         }
     }
     for queue in queues {

@@ -38,8 +38,6 @@ use tokio::time::{Instant, Sleep};
 pub(super) const CHECK_DRIVER: Duration = Duration::from_secs(2);
 /// The longest sleep of the driver.
 const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
-/// Batches with nothing but renewals in flight at a time, in calls.
-const MAX_RENEWALS: usize = 256;
 /// A batch of this size is not divided.
 const UNDIVIDED: usize = 16;
 /// Timers that are handled before ready names get a batch.
@@ -150,6 +148,11 @@ impl Work {
                 .is_ok_and(|runtime| self.shared().slot.runtime() == Some(runtime.id()))
     }
 
+    /// How many calls with nothing but renewals may be in flight: the other half is for calls that callers wait for.
+    fn max_renewals(&self) -> usize {
+        (self.batching.calls * self.batching.in_flight).div_ceil(2)
+    }
+
     fn shared(&self) -> MutexGuard<'_, Shared> {
         lock(&self.shared)
     }
@@ -175,11 +178,11 @@ impl Client {
         shared.schedule.enter(name, name.group(), position, plan);
         let at = match plan {
             Plan::Idle => return None,
-            Plan::At(at) => at,
-            Plan::Renewal(_) | Plan::Urgent => now,
+            Plan::At(at) => Some(at),
+            Plan::Renewal(_) | Plan::Urgent => (self.batch_size(&shared) > 0).then_some(now),
         };
         let start = self.replace_driver(&mut shared, now);
-        let wakes = start.is_none() && shared.slot.wakes(at);
+        let wakes = start.is_none() && at.is_some_and(|at| shared.slot.wakes(at));
         drop(shared);
         if wakes {
             self.work.wake.notify_one();
@@ -261,7 +264,7 @@ impl Client {
         }
         let most = self.batch_size(shared);
         if most > 0 {
-            let renewals = shared.in_flight.renewals() < MAX_RENEWALS;
+            let renewals = shared.in_flight.renewals() < self.work.max_renewals();
             let ready = || shared.schedule.take_ready(renewals);
             let ready: Vec<_> = std::iter::from_fn(ready).take(most).collect();
             if !ready.is_empty() {

@@ -308,7 +308,8 @@ async fn ten_thousand_keys_are_renewed_and_nobody_waits_behind_them() {
     }
     assert!(guards.iter().all(|guard| guard.is_valid()));
     let most = door.witness.most.load(Relaxed);
-    assert!((200..=257).contains(&most), "{most} calls at a time");
+    // Renewals use half of what may be in flight.
+    assert!((30..=34).contains(&most), "{most} calls at a time");
 }
 
 async fn ten_thousand(permits: &Coordinator) -> Vec<MutexGuard> {

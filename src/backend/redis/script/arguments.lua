@@ -1,6 +1,6 @@
 -- Executes the calls of one node, each about a name of its own.
 --
--- KEYS  the single-holder keys of all names; then of each name 1 permits: sorted set, ticket -> deadline   2 queue: sorted
+-- KEYS  the single-holder keys of all names, guard, token, see below; then of each name 1 permits: sorted set, ticket -> deadline   2 queue: sorted
 --       set, ticket -> arrival   3 meta: hash, see below. In a cluster: only these three, of one name.
 -- ARGV  1 node   2 lease in ms   3 an hour and two leases, as text since converting numbers is slow   4 count of names
 --       5 packed, for each name a letter; number of the call (0 = administrative, of no node), limit; then
@@ -25,6 +25,10 @@
 --       'lone', number of the node's last call, its limit, its lease, lease clock, TIME when it was read, last token,
 --       number of the held ticket or -1, its deadline; then the node.
 --
+-- guard (one for each node) and token (one for all): a batch that releases a permit in the single-holder form deletes the
+--       record. For one lease the number of that call stays here, so that a late call about a name without keys is known by
+--       its lower number; and the highest token of a deleted record, so that later tokens are above it.
+--
 -- An error half-way leaves a valid state: a permit is added before it is removed from the queue, meta is written last. The
 -- first write is one that passes when memory is full (ZREM, PEXPIRE); after it, so does the rest.
 local node, lease_text, hour_text, names = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
@@ -32,4 +36,5 @@ local lease = tonumber(lease_text)
 local time = redis.call('TIME')
 local micros = time[1] * 1000000 + time[2]
 local now = math.floor(micros / 1000)
+local floor = 0 -- all tokens of names without keys are above it
 

@@ -1,20 +1,31 @@
 -- Executes a batch. One MGET reads the records of all names, and one EXISTS for every few of the others shows which have no keys.
--- Then a fresh name costs one SET, and so does its release. Packing a record byte by byte costs as much as writing it, so that
+-- Then a fresh name costs one SET, and all releases together cost a DEL. Packing a record byte by byte costs as much as writing it, so that
 -- the two most frequent calls put theirs together from parts: those that the call brings, and those that are the same for all.
 local CALL, TICKET = '<ddHHHH', 'Hc0'
 local ACQUIRE, RELEASE, OTHER, ONE, PARTS = 65, 82, 79, '<dddHc0', '<c16c8H' -- any other kind tries one ticket
 local CHUNK = 16
 local pack, unpack_numbers, sub, byte, redis_pcall = struct.pack, struct.unpack, string.sub, string.byte, redis.pcall
 local data, at = ARGV[5], 1
-local has_single = #KEYS == 4 * names
-local base = has_single and names or 0 -- the keys of the general form follow
+local has_single = #KEYS > 3 * names
+local base = has_single and names + 2 or 0 -- the keys of the general form follow
+local GUARD, TOKEN = KEYS[names + 1], KEYS[names + 2]
+local guard = 0 -- a call with a lower number about a name without keys is late
+local deleted, latest_deleted, highest = {}, 0, 0
 local only_single, singles, fresh, answers -- a table costs too much for one name
-local clocks, held_middle, held_end, free, free_end, fresh_answer -- parts
+local held_middle, held_end, free, fresh_answer -- parts
+
+local function read_guard(values, from)
+  local latest, token = values[from + 1], values[from + 2]
+  if latest and #latest == 8 then guard = unpack_numbers('<d', latest) end
+  if token and #token == 8 then floor = unpack_numbers('<d', token) end
+end
 
 if has_single and names == 1 then
   only_single = redis_pcall('GET', KEYS[1])
+  if not only_single then read_guard(redis.call('MGET', GUARD, TOKEN), 0) end
 elseif has_single then
-  singles, fresh, answers = redis.call('MGET', unpack(KEYS, 1, names)), {}, {}
+  singles, fresh, answers = redis.call('MGET', unpack(KEYS, 1, names + 2)), {}, {}
+  read_guard(singles, names)
   local ask, chunk, size = {}, {}, 0
   for i = 1, names do
     if not singles[i] then
@@ -29,10 +40,9 @@ elseif has_single then
       size = 0
     end
   end
-  local ends, fresh_token = pack('<d', now + lease) .. node, pack('<d', micros)
-  clocks = pack('<ddd', lease, now, now)
+  local ends, fresh_token = pack('<d', now + lease) .. node, pack('<d', math.max(floor + 1, micros))
   free = pack('<d', -1)
-  held_middle, held_end, free_end = clocks .. fresh_token, ends, free .. ends
+  held_middle, held_end = pack('<ddd', lease, now, now) .. fresh_token, ends
   fresh_answer = 'o' .. fresh_token .. 'h'
 end
 
@@ -49,16 +59,18 @@ for i = 1, names do
   if numbers then
     local record, expires, success
     if not single then
-      if is_fresh and kind ~= RELEASE then
+      if is_fresh and kind ~= RELEASE and unpack_numbers('<d', numbers) >= guard then
         record, expires, success = 'lone' .. numbers .. held_middle .. ticket .. held_end, hour_text, fresh_answer
       end
     elseif #single > SINGLE_BYTES then
       local mark, latest, _, its_lease, clock, last, token, holder = unpack_numbers('<c4dddddc8c8', single)
-      if mark == 'lone' and its_lease == lease and clock == last and last <= now and unpack_numbers('<d', numbers) >= latest
+      local number = unpack_numbers('<d', numbers)
+      if mark == 'lone' and its_lease == lease and clock == last and last <= now and number >= latest
         and sub(single, SINGLE_BYTES + 1) == node then
         if kind == RELEASE then
           if holder == ticket then
-            record, expires, success = 'lone' .. numbers .. clocks .. token .. free_end, lease_text, 'f1'
+            deleted[#deleted + 1], answer = KEYS[i], 'f1'
+            latest_deleted, highest = math.max(latest_deleted, number), math.max(highest, unpack_numbers('<d', token))
           end
         elseif holder == free and unpack_numbers('<d', token) < micros then
           record, expires, success = 'lone' .. numbers .. held_middle .. ticket .. held_end, hour_text, fresh_answer
@@ -91,7 +103,9 @@ for i = 1, names do
     end
     local key = base + 3 * i
     local PERMITS, QUEUE, META, KEY = KEYS[key - 2], KEYS[key - 1], KEYS[key], has_single and KEYS[i]
-    if not single and not (is_fresh and number > 0 and keeps == 0) then
+    if not single and number > 0 and number < guard then
+      answer = 's'
+    elseif not single and not (is_fresh and number > 0 and keeps == 0) then
       answer = try_general(PERMITS, QUEUE, META, KEY, nil, tickets, number, limit, leaves, keeps, enters, tries)
     end
     answer = answer
@@ -101,5 +115,11 @@ for i = 1, names do
     if type(answer) == 'table' then answer = 'e' .. pack('<Hc0', #answer.err, answer.err) end
   end
   answers[i] = answer
+end
+if #deleted > 0 then
+  -- When memory is full the others pass after the first, which always does.
+  redis.call('DEL', unpack(deleted))
+  redis.pcall('SET', GUARD, pack('<d', math.max(guard, latest_deleted)), 'PX', lease_text)
+  redis.pcall('SET', TOKEN, pack('<d', math.max(floor, highest)), 'PX', lease_text)
 end
 return table.concat(answers)

@@ -36,7 +36,7 @@ local function exchange_general(PERMITS, QUEUE, META, SINGLE, single, tickets, n
   end
   -- clock: the lease clock. last: TIME when it was read. sweep: the clock at the next one. expires: TIME at which the first of
   -- our keys goes. mute: 1 when a push was refused. busy: 0 while no ticket is queued and no gap counts, 2 when one does.
-  local clock, last, token, shortest, longest, expires, sweep, mute, busy = now, now, 0, lease, lease, 0, now + lease, 0, 0
+  local clock, last, token, shortest, longest, expires, sweep, mute, busy = now, now, floor, lease, lease, 0, now + lease, 0, 0
   if known then clock, last, token, shortest, longest, expires, sweep, mute, busy = unpack_numbers(STATE, known) end
   local my_waiting = 0
   if mine_known then

@@ -7,7 +7,7 @@ local SINGLE, SINGLE_BYTES = '<c4ddddddddc0', 68 -- bytes without the node
 -- permit needs the general form.
 local function exchange_single(key, single, tickets, number, limit, leaves, keeps, enters, tries)
   local named = keeps + enters + tries -- besides those to release
-  local clock, last, token, holder = now, now, 0, -1
+  local clock, last, token, holder = now, now, floor, -1
   if single then
     if type(single) == 'table' then return single end -- an error
     if #single < SINGLE_BYTES or string.sub(single, 1, 4) ~= 'lone' then
