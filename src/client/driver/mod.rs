@@ -27,7 +27,7 @@ use runtimes::{DriverSlot, Pinned};
 use rustc_hash::FxBuildHasher;
 use std::hash::BuildHasher;
 use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 use tokio::runtime::{Handle, Id};
@@ -48,8 +48,8 @@ const TIMERS_AT_A_TIME: usize = 256;
 pub(super) struct Work {
     shared: Mutex<Shared>,
     wake: Arc<Notify>,
-    /// A driver is there: the short paths rely on it.
-    is_driven: AtomicBool,
+    /// The runtime of the driver, hashed; 0 if there is none. The short paths rely on one.
+    driven_by: AtomicU64,
     /// The runtime of the latest caller, hashed: mostly it is the same.
     latest: AtomicU64,
     batching: Batching,
@@ -102,7 +102,7 @@ impl Work {
                 slot: DriverSlot::default(),
             }),
             wake: Arc::default(),
-            is_driven: AtomicBool::new(false),
+            driven_by: AtomicU64::new(0),
             latest: AtomicU64::new(0),
             batching,
             pinned: Pinned::new(placement),
@@ -111,12 +111,21 @@ impl Work {
 
     #[inline]
     pub(super) fn is_driven(&self) -> bool {
-        self.is_driven.load(Ordering::Relaxed)
+        self.driven_by.load(Ordering::Relaxed) != 0
     }
 
     /// The runtime that the driver is bound to, if it is.
     pub(super) fn pinned(&self) -> Result<Option<Handle>, Error> {
         self.pinned.runtime()
+    }
+
+    /// An error if the driver is bound to a runtime that has ended or cannot be started.
+    #[inline]
+    pub(super) fn check_pinned(&self) -> Result<(), Error> {
+        match self.pinned.is_pinned() {
+            true => self.pinned.runtime().map(drop),
+            false => Ok(()),
+        }
     }
 
     /// The error of callers after the runtime has ended that the driver is bound to.
@@ -130,22 +139,19 @@ impl Work {
 
     /// Remembers the runtime of a caller, for the time when the driver's own ends.
     #[inline]
-    pub(super) fn remember_this_runtime(&self) {
-        if self.pinned.is_pinned() {
-            return;
-        }
-        if let Ok(runtime) = Handle::try_current()
-            && self.latest.swap(hash(&runtime.id()), Ordering::Relaxed) != hash(&runtime.id())
-        {
-            self.shared().slot.remember(runtime);
+    pub(super) fn remember(&self, runtime: &Handle) {
+        let id = hash(&runtime.id());
+        if self.latest.load(Ordering::Relaxed) != id && !self.pinned.is_pinned() {
+            self.latest.store(id, Ordering::Relaxed);
+            self.shared().slot.remember(runtime.clone());
         }
     }
 
     /// The driver runs on the runtime of this thread, or is bound to one.
     pub(super) fn is_here(&self) -> bool {
-        self.pinned.is_pinned()
-            || Handle::try_current()
-                .is_ok_and(|runtime| self.shared().slot.runtime() == Some(runtime.id()))
+        let driven_by = self.driven_by.load(Ordering::Relaxed);
+        let here = || Handle::try_current().is_ok_and(|here| hash(&here.id()) == driven_by);
+        self.pinned.is_pinned() || here()
     }
 
     /// How many calls with nothing but renewals may be in flight: the other half is for calls that callers wait for.
@@ -226,7 +232,8 @@ impl Client {
 
     fn start_driver(self: &Arc<Self>, shared: &mut Shared, runtime: Handle, now: Instant) -> Start {
         let number = shared.slot.start(runtime.id(), now);
-        self.work.is_driven.store(true, Ordering::Relaxed);
+        let id = hash(&runtime.id());
+        self.work.driven_by.store(id, Ordering::Relaxed);
         Start {
             driver: Driver {
                 client: Arc::downgrade(self),
@@ -427,7 +434,7 @@ impl Drop for Driver {
         }
         shared.slot.ended(self.runtime);
         client.work.latest.store(0, Ordering::Relaxed);
-        client.work.is_driven.store(false, Ordering::Relaxed);
+        client.work.driven_by.store(0, Ordering::Relaxed);
         if client.work.is_pinned() {
             drop(shared);
             return client.end_of_runtime();
@@ -446,8 +453,9 @@ impl Drop for Driver {
     }
 }
 
+/// Never 0.
 fn hash(runtime: &Id) -> u64 {
-    FxBuildHasher.hash_one(runtime)
+    FxBuildHasher.hash_one(runtime) | 1
 }
 
 /// The error of a call without a reply.

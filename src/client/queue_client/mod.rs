@@ -145,7 +145,9 @@ impl QueueClient {
             self.follow_up(guard, now);
             return None;
         };
-        self.client.work.remember_this_runtime();
+        if let Ok(runtime) = Handle::try_current() {
+            self.client.work.remember(&runtime);
+        }
         match inner.state.permits.next_ending() {
             Some(ending) if !inner.position.covers_time(ending) => self.follow_up(guard, now),
             _ => drop(guard),
@@ -155,19 +157,19 @@ impl QueueClient {
 
     /// Adds a caller. `Err` if it is refused at once.
     pub(super) fn join(self: &Arc<Self>, wait: &Wait, caller: Caller) -> Result<Joined, Error> {
-        if Handle::try_current().is_err() {
+        let Ok(runtime) = Handle::try_current() else {
             return Err(Error::new(
                 ErrorKind::NoRuntime,
                 "a permit can only be acquired on a thread with a tokio runtime",
             ));
-        }
-        self.client.work.pinned()?;
+        };
+        self.client.work.check_pinned()?;
         let outage = self.client.outages.outage();
         let mut guard = self.lock();
         let inner = &mut *guard;
         let now = self.time(inner);
         let joined = self.admit(&mut inner.state, wait, caller, outage, now);
-        self.client.work.remember_this_runtime();
+        self.client.work.remember(&runtime);
         self.follow_up(guard, now);
         joined
     }
