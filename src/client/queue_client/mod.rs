@@ -409,6 +409,10 @@ impl QueueClient {
     /// Enters the name into the driver's schedule by what there is to do now, and starts a driver if there is none.
     fn follow_up(self: &Arc<Self>, mut guard: MutexGuard<'_, Inner>, now: Instant) {
         let inner = &mut *guard;
+        let driven = self.client.work.is_driven();
+        if driven && inner.position.covers(Plan::Urgent) {
+            return;
+        }
         let plan = match inner.in_flight {
             None => inner.state.plan(now),
             // The rest follows when the call ends.
@@ -417,7 +421,7 @@ impl QueueClient {
                 None => return,
             },
         };
-        if inner.position.covers(plan) && (plan == Plan::Idle || self.client.work.is_driven()) {
+        if inner.position.covers(plan) && (driven || plan == Plan::Idle) {
             return;
         }
         let start = (self.client).schedule(self, &mut inner.position, plan, now);

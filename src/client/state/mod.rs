@@ -357,10 +357,11 @@ impl<C: HasTerms> State<C> {
             let ending = self.permits.next_ending();
             return Plan::At(ending.map_or(retry_at, |at| at.min(retry_at)));
         }
-        if self.is_urgent(now) {
+        let request_at = self.next_request(now);
+        if self.is_urgent(now) || request_at.is_some_and(|at| at <= now) {
             return Plan::Urgent;
         }
-        let due = self.next_due(now);
+        let due = self.next_due(now, request_at);
         if self.permits.renewal_due(now) {
             Plan::Renewal(due)
         } else {
@@ -368,13 +369,12 @@ impl<C: HasTerms> State<C> {
         }
     }
 
-    /// A caller waits for the next call.
+    /// A caller waits for the next call, though not as a new waiter.
     fn is_urgent(&self, now: Instant) -> bool {
         self.probe
             || self.permits.renewal_overdue(now)
             || self.permits.releases.are_due(now)
             || self.tries.has_requests()
-            || self.next_request(now).is_some_and(|at| at <= now)
     }
 
     /// When new waiters are to be sent, if there are any.
@@ -419,12 +419,12 @@ impl<C: HasTerms> State<C> {
         }
     }
 
-    fn next_due(&self, now: Instant) -> Instant {
+    fn next_due(&self, now: Instant, request_at: Option<Instant>) -> Instant {
         let waiting = !self.waiters.is_empty();
         let times = [
             self.permits.next_due(now),
             self.linger_ends(),
-            self.next_request(now),
+            request_at,
             waiting.then_some(self.repeat_at),
             waiting.then_some(self.poll_at).flatten(),
             self.long_wait_at(),
