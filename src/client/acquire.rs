@@ -1,6 +1,6 @@
 //! A caller's wait for a permit.
 
-use super::driver::CHECK_DRIVER;
+use super::driver::{CHECK_DRIVER, FIRST_CHECK};
 use super::queue_client::{Caller, Joined, QueueClient};
 use super::state::Terms;
 use crate::clock::{self, later, now};
@@ -144,10 +144,8 @@ impl Waiting {
                 // A driver on this runtime does not stop as long as this task runs.
                 return Poll::Pending;
             }
-            let left = self.ends.map(|ends| ends.saturating_duration_since(now()));
-            let wait = left.map_or(CHECK_DRIVER, |left| left.min(CHECK_DRIVER));
             if self.timer.is_none() {
-                self.timer = clock::timer_of(wait);
+                self.timer = clock::timer_of(self.next_check(FIRST_CHECK));
             }
             let Some(timer) = &mut self.timer else {
                 return Poll::Pending;
@@ -161,8 +159,17 @@ impl Waiting {
             } else {
                 self.queue_client.ensure_driver();
             }
-            timer.as_mut().reset(Instant::now() + wait);
+            let next = Instant::now() + self.next_check(CHECK_DRIVER);
+            if let Some(timer) = &mut self.timer {
+                timer.as_mut().reset(next);
+            }
         }
+    }
+
+    /// The time until the end of the wait, or `most` if that is sooner.
+    fn next_check(&self, most: Duration) -> Duration {
+        let left = self.ends.map(|ends| ends.saturating_duration_since(now()));
+        left.map_or(most, |left| left.min(most))
     }
 
     fn timed_out(&self) -> Error {

@@ -62,7 +62,8 @@ impl Client {
             let progress = self.progress.notified();
             tokio::pin!(progress);
             progress.as_mut().enable();
-            if holds() {
+            // Without its runtime nothing will be acknowledged any more.
+            if holds() || self.work.check_pinned().is_err() {
                 return;
             }
             self.ensure_driver();
@@ -70,12 +71,15 @@ impl Client {
         }
     }
 
-    /// Resolves when the calls of all busy names have failed for as long as makes an outage, without any progress.
+    /// Resolves when the backend is known not to answer, or the calls of all busy names fail, for as long as makes an outage,
+    /// without any progress.
     async fn without_answers(&self) {
         let (mut since, mut before) = (now(), usize::MAX);
         loop {
             let busy = self.busy();
-            if busy.len() < before || !busy.iter().all(|name| name.is_failing()) {
+            let fails =
+                self.outages.outage().is_some() || busy.iter().all(|name| name.is_failing());
+            if busy.len() < before || !fails {
                 since = now();
             } else if now().saturating_duration_since(since) >= self.outages.outage_after() {
                 return;

@@ -36,6 +36,8 @@ use tokio::time::{Instant, Sleep};
 
 /// How often a caller that depends on a driver on another runtime checks that it still runs.
 pub(super) const CHECK_DRIVER: Duration = Duration::from_secs(2);
+/// When it does so for the first time: a runtime that is not driven any more shows by then.
+pub(super) const FIRST_CHECK: Duration = Duration::from_millis(300);
 /// The longest sleep of the driver.
 const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
 /// A batch of this size is not divided.
@@ -47,7 +49,6 @@ const TIMERS_AT_A_TIME: usize = 256;
 #[derive(Debug)]
 pub(super) struct Work {
     shared: Mutex<Shared>,
-    wake: Arc<Notify>,
     /// The runtime of the driver, hashed; 0 if there is none. The short paths rely on one.
     driven_by: AtomicU64,
     /// The runtime of the latest caller, hashed: mostly it is the same.
@@ -101,7 +102,6 @@ impl Work {
                 in_flight: InFlight::new(call_timeout),
                 slot: DriverSlot::default(),
             }),
-            wake: Arc::default(),
             driven_by: AtomicU64::new(0),
             latest: AtomicU64::new(0),
             batching,
@@ -166,8 +166,7 @@ impl Work {
 
 impl Drop for Work {
     fn drop(&mut self) {
-        // A driver that sleeps sees that the coordinator is gone.
-        self.wake.notify_one();
+        self.shared().slot.close();
     }
 }
 
@@ -188,10 +187,11 @@ impl Client {
             Plan::Renewal(_) | Plan::Urgent => (self.batch_size(&shared) > 0).then_some(now),
         };
         let start = self.replace_driver(&mut shared, now);
-        let wakes = start.is_none() && at.is_some_and(|at| shared.slot.wakes(at));
+        let at = at.filter(|_| start.is_none());
+        let wake = at.and_then(|at| shared.slot.wakes(at));
         drop(shared);
-        if wakes {
-            self.work.wake.notify_one();
+        if let Some(wake) = wake {
+            wake.notify_one();
         }
         start
     }
@@ -231,13 +231,13 @@ impl Client {
     }
 
     fn start_driver(self: &Arc<Self>, shared: &mut Shared, runtime: Handle, now: Instant) -> Start {
-        let number = shared.slot.start(runtime.id(), now);
+        let (number, wake) = shared.slot.start(runtime.id(), now);
         let id = hash(&runtime.id());
         self.work.driven_by.store(id, Ordering::Relaxed);
         Start {
             driver: Driver {
                 client: Arc::downgrade(self),
-                wake: Arc::clone(&self.work.wake),
+                wake,
                 number,
                 runtime: runtime.id(),
             },

@@ -2,10 +2,10 @@
 
 use crate::error::{Error, ErrorKind};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::runtime::{Builder, Handle, Id};
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
 /// A driver that should have acted this long ago is on a runtime that is blocked or not driven.
@@ -49,6 +49,8 @@ pub(super) struct DriverSlot {
     due: Option<Instant>,
     /// It waits to be woken.
     asleep: bool,
+    /// Wakes this driver: one that was replaced and sleeps still must not take a wakeup of its successor.
+    wake: Arc<Notify>,
     runtime: Option<Id>,
     /// The runtimes of the latest callers, the last one last: when the driver's own ends, it moves to one of them.
     runtimes: Vec<Handle>,
@@ -142,13 +144,19 @@ impl DriverSlot {
         in_time || (self.due.is_some() && (pinned || self.runtime == here))
     }
 
-    /// A new driver starts on this runtime. Returns its number.
-    pub(super) fn start(&mut self, runtime: Id, now: Instant) -> u64 {
+    /// A new driver starts on this runtime. Returns its number and what wakes it.
+    pub(super) fn start(&mut self, runtime: Id, now: Instant) -> (u64, Arc<Notify>) {
         self.current += 1;
         self.due = Some(now);
         self.asleep = false;
+        self.wake = Arc::default();
         self.runtime = Some(runtime);
-        self.current
+        (self.current, Arc::clone(&self.wake))
+    }
+
+    /// The coordinator is gone: a driver that sleeps has to see that.
+    pub(super) fn close(&self) {
+        self.wake.notify_one();
     }
 
     /// The driver acts until `due`, and then waits to be woken or for that time.
@@ -157,14 +165,14 @@ impl DriverSlot {
         self.asleep = asleep;
     }
 
-    /// There is something to do at this time. Whether the driver has to be woken for it.
-    pub(super) fn wakes(&mut self, at: Instant) -> bool {
+    /// There is something to do at this time. Returns what wakes the driver if it has to be woken for it.
+    pub(super) fn wakes(&mut self, at: Instant) -> Option<Arc<Notify>> {
         let wakes = self.asleep && self.due.is_some_and(|due| at < due);
-        if wakes {
+        wakes.then(|| {
             self.due = Some(at);
             self.asleep = false;
-        }
-        wakes
+            Arc::clone(&self.wake)
+        })
     }
 
     /// The driver is gone, and its runtime with it.

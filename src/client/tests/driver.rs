@@ -445,3 +445,73 @@ fn a_dedicated_thread_ends_with_its_coordinator() {
         std::thread::yield_now();
     }
 }
+
+fn current_thread() -> tokio::runtime::Runtime {
+    Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+#[test]
+fn a_driver_that_was_replaced_takes_no_wakeup() {
+    let permits = Coordinator::new(Memory::new());
+    let semaphore = permits.semaphore("test", 4).unwrap();
+    let (one, two) = (current_thread(), current_thread());
+    // The driver sleeps here until the permit stops lingering; this runtime is not driven any more.
+    one.block_on(async {
+        drop(semaphore.acquire().await.unwrap());
+        tokio::task::yield_now().await;
+    });
+    two.block_on(async {
+        for n in 0..6 {
+            let lock = permits.mutex(n.to_string()).unwrap();
+            let guard = timeout(5 * SECOND, lock.lock()).await;
+            // Held, so that the driver has nothing to do before the next wakeup.
+            std::mem::forget(guard.expect("the driver is woken").unwrap());
+            sleep(20 * MILLI).await;
+        }
+    });
+    drop(one);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_of_many_names_during_an_outage_is_bounded() {
+    let door = Door::new(Manner::After(10 * MILLI));
+    let permits = Coordinator::new(door.clone());
+    let guards = ten_thousand(&permits).await;
+    door.set(Manner::Silent);
+    let (took, result) = timed(permits.shutdown(Duration::ZERO)).await;
+    assert!(result.is_err(), "permits were taken back");
+    assert!(took < 4 * SECOND, "{took:?}");
+    drop(guards);
+}
+
+#[test]
+fn a_flush_and_a_shutdown_end_though_the_given_runtime_has_ended() {
+    let (given, here) = (current_thread(), current_thread());
+    let builder = Coordinator::builder(Memory::new()).runtime(given.handle().clone());
+    let permits = builder.build().unwrap();
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let driven = std::thread::spawn(move || {
+        let _ = given.block_on(stopped);
+    });
+    here.block_on(async {
+        let held = permits.mutex("a").unwrap().lock().await.unwrap();
+        drop(stop);
+        driven.join().unwrap();
+        drop(held);
+        timeout(5 * SECOND, permits.flush()).await.expect("it ends");
+        let shutdown = permits.shutdown(10 * SECOND);
+        let _ = timeout(5 * SECOND, shutdown).await.expect("it ends");
+    });
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_of_any_length_ends_in_time() {
+    let permits = Coordinator::new(Memory::new());
+    let lock = permits.mutex("a").unwrap();
+    let _held = lock.lock().await.unwrap();
+    for wait in [1, 200, 350, 2_100, 3_000].map(Duration::from_millis) {
+        let (took, result) = timed(lock.lock_timeout(wait)).await;
+        assert_eq!(result.unwrap_err().kind(), crate::ErrorKind::WaitTimeout);
+        assert!(took <= wait + 5 * MILLI, "{took:?} instead of {wait:?}");
+    }
+}
