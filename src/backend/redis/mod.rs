@@ -96,8 +96,9 @@ const OLDEST: (u32, u32) = (6, 2);
 ///
 /// For each name that is in use, three: `prefix:limit:{name}` with the permits, and beside it `…:queue` and `…:meta`, all in
 /// one hash slot; or `…:lone` instead of them, as long as one process alone uses the name and has one permit at most (not
-/// in a cluster). Each process listens on one channel, `prefix:inbox:<node>`. An unused name leaves
-/// nothing one lease later; after a crash, an hour later.
+/// in a cluster). For one lease after a release, `prefix:guard:<node>` and `prefix:token` keep late calls from granting
+/// again and tokens from falling. Each process listens on one channel, `prefix:inbox:<node>`. An unused name leaves nothing
+/// one lease later; after a crash, an hour later.
 ///
 /// Two applications on one server choose different prefixes, or they share their permits.
 ///
@@ -116,8 +117,8 @@ const OLDEST: (u32, u32) = (6, 2);
 /// for ten times a second, and one warning says so. ([`Coordinator::check`](crate::Coordinator::check) calls
 /// it an error.)
 ///
-/// Whoever may publish on an inbox channel can tell its process that it was granted what it waits for: keep that right
-/// to the applications that share the permits.
+/// A user with the right to publish on an inbox channel can make its process believe in a grant: keep that right to the
+/// applications that share the permits.
 ///
 /// The server should not evict keys (`maxmemory-policy noeviction`), or permits are lost under memory pressure. What it
 /// promises, and what it can lose when, is a page of the [guide](crate::guide::redis).
