@@ -93,13 +93,24 @@ impl Queue {
         self.kind
     }
 
-    /// A hash that names of one family share, such as the keys of one layer: those that differ only from their first digit
-    /// or `+` on.
+    /// A hash that names of one family share: the keys of one layer, else names that differ only from their first digit on.
     pub(crate) fn group(&self) -> u64 {
-        let varies = |byte: &u8| byte.is_ascii_digit() || *byte == b'+';
-        let name = self.name.as_bytes();
-        let end = name.iter().position(varies).unwrap_or(name.len());
-        FxBuildHasher.hash_one((self.kind, &name[..end]))
+        let family = match self.name.split_once('+') {
+            Some((layer, _)) => layer,
+            None => {
+                let escaped = |at: usize| {
+                    self.name[..at]
+                        .bytes()
+                        .rev()
+                        .take(2)
+                        .any(|byte| byte == b'%')
+                };
+                let mut digits = self.name.match_indices(|c: char| c.is_ascii_digit());
+                let end = digits.find(|(at, _)| !escaped(*at));
+                &self.name[..end.map_or(self.name.len(), |(at, _)| at)]
+            }
+        };
+        FxBuildHasher.hash_one((self.kind, family))
     }
 
     /// The name in its safe form: what keys, log lines and errors show.
@@ -235,6 +246,30 @@ mod tests {
             let back = Queue::from_encoded("mutex", &form).unwrap();
             assert_eq!(back.name(), form, "it is taken back");
         }
+    }
+
+    #[test]
+    fn names_of_one_family_share_a_group() {
+        let group = |name: &str| Queue::mutex(name.as_bytes()).unwrap().group();
+        assert_eq!(group("order:17"), group("order:18"));
+        assert_eq!(group("GET /orders/17"), group("GET /orders/18"));
+        for (one, other) in [
+            ("order:17", "user:17"),
+            ("GET /orders/1", "GET /health"),
+            ("a", "b"),
+        ] {
+            assert_ne!(group(one), group(other), "{one} and {other}");
+        }
+        let key =
+            |layer: &str, key: &str| Queue::new(Kind::Limit, &[layer.as_bytes(), key.as_bytes()]);
+        assert_eq!(
+            key("v1", "a").unwrap().group(),
+            key("v1", "b").unwrap().group()
+        );
+        assert_ne!(
+            key("v1", "a").unwrap().group(),
+            key("v2", "a").unwrap().group()
+        );
     }
 
     #[test]

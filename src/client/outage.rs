@@ -3,6 +3,7 @@
 //!
 //! Only calls that were sent count. How long a caller waited before its call was sent does not.
 
+use super::queue_client::caught;
 use crate::clock::now;
 use crate::error::Error;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,7 +35,7 @@ pub(crate) struct Trouble {
     outage: bool,
 }
 
-// === impl Health ===
+// === impl OutageDetector ===
 
 impl OutageDetector {
     pub(crate) fn new(outage_after: Duration) -> Self {
@@ -58,7 +59,7 @@ impl OutageDetector {
             && trouble.outage
         {
             let lasted = now.saturating_duration_since(trouble.since);
-            tracing::info!(?lasted, "the backend of the permits answers again");
+            caught(|| tracing::info!(?lasted, "the backend of the permits answers again"));
         }
     }
 
@@ -69,10 +70,12 @@ impl OutageDetector {
         let (outage, starts) = Trouble::note(&mut guard, sent, now, error, self.outage_after);
         drop(guard);
         if starts {
-            tracing::warn!(
-                %error,
-                "the backend of the permits does not answer: new callers are refused until it does, queued ones keep waiting"
-            );
+            caught(|| {
+                tracing::warn!(
+                    %error,
+                    "the backend of the permits does not answer: new callers are refused until it does, queued ones keep waiting"
+                );
+            });
         }
         outage
     }

@@ -8,8 +8,9 @@ use crate::client::registry::{Client, lock};
 use crate::clock::now;
 use crate::error::Error;
 use futures_util::StreamExt;
-use futures_util::future::{AbortHandle, Abortable};
+use futures_util::future::{AbortHandle, Abortable, FutureExt};
 use std::collections::BTreeMap;
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -39,6 +40,8 @@ struct Record {
     renewals: bool,
     sent: Instant,
     deadline: Instant,
+    /// It got more time, since this process stood still.
+    is_extended: bool,
     /// Its waiters without an answer were refused, since an outage began.
     is_overdue: bool,
     abort: AbortHandle,
@@ -119,6 +122,7 @@ impl InFlight {
             renewals,
             sent: now,
             deadline: now + self.call_timeout,
+            is_extended: false,
             is_overdue: false,
             abort,
         };
@@ -150,11 +154,11 @@ impl InFlight {
     }
 
     /// When [`judge`](Self::judge) has something to do, unless replies arrive before.
-    pub(super) fn next_judgement(&self, outages: &OutageDetector) -> Option<Instant> {
+    pub(super) fn next_judgement(&self, outages: &OutageDetector, now: Instant) -> Option<Instant> {
         let (_, first) = self.batches.first_key_value()?;
         let overdue = match first.is_overdue {
             true => None,
-            false => overdue_at(first.sent, outages),
+            false => overdue_at(first.sent, outages).filter(|at| now <= *at + LATE),
         };
         Some(overdue.map_or(first.deadline, |at| at.min(first.deadline)))
     }
@@ -163,10 +167,11 @@ impl InFlight {
     pub(super) fn judge(&mut self, now: Instant, outages: &OutageDetector) -> Option<Judgement> {
         let (_, first) = self.batches.first_key_value()?;
         if first.deadline <= now {
-            if first.deadline + LATE < now {
-                // This process stood still: the replies may be here already. They get the time that they lost.
+            if first.deadline + LATE < now && !first.is_extended {
+                // This process stood still: the replies may be here already. They get more time, once.
                 for record in self.batches.values_mut() {
                     record.deadline = record.deadline.max(now + self.call_timeout / 2);
+                    record.is_extended = true;
                 }
                 return None;
             }
@@ -247,16 +252,21 @@ impl Client {
 }
 
 /// Sends a batch, and passes each reply to its name.
-pub(super) async fn exchange(client: Arc<Client>, calls: Vec<Call>, batch: Batch) {
+pub(super) fn exchange(
+    client: Arc<Client>,
+    calls: Vec<Call>,
+    batch: Batch,
+) -> impl Future<Output = ()> + Send {
     let Batch {
         id,
         names,
         sent,
         abortable,
     } = batch;
+    // Made before the first poll, which may never happen.
     let guard = Guard { client, id };
-    let client = &guard.client;
-    let replies = async {
+    let replies = async move {
+        let client = &guard.client;
         let mut replies = client.session().exchange(calls).ready_chunks(names.len());
         while let Some(arrived) = replies.next().await {
             let now = now();
@@ -267,7 +277,7 @@ pub(super) async fn exchange(client: Arc<Client>, calls: Vec<Call>, batch: Batch
             }
         }
     };
-    let _ = Abortable::new(replies, abortable).await;
+    Abortable::new(replies, abortable).map(drop)
 }
 
 impl Client {

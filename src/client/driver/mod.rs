@@ -27,7 +27,7 @@ use runtimes::{DriverSlot, Pinned};
 use rustc_hash::FxBuildHasher;
 use std::hash::BuildHasher;
 use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 use tokio::runtime::{Handle, Id};
@@ -42,7 +42,7 @@ pub(super) const FIRST_CHECK: Duration = Duration::from_millis(300);
 const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
 /// A batch of this size is not divided.
 const UNDIVIDED: usize = 16;
-/// Timers that are handled before ready names get a batch.
+/// How many timers are taken under one lock.
 const TIMERS_AT_A_TIME: usize = 256;
 
 /// What the driver works on. It belongs to the coordinator, and outlives any single driver.
@@ -70,6 +70,8 @@ struct Driver {
     wake: Arc<Notify>,
     number: u64,
     runtime: Id,
+    /// It has waited for work once: its runtime has what it needs.
+    works: AtomicBool,
 }
 
 /// A driver that is to be started once no lock is held: a runtime that shuts down drops it at once.
@@ -240,17 +242,19 @@ impl Client {
                 wake,
                 number,
                 runtime: runtime.id(),
+                works: AtomicBool::new(false),
             },
             runtime,
         }
     }
 
-    /// The runtime that the driver is bound to has ended: callers would wait in vain.
-    fn end_of_runtime(&self) {
-        let error = self.work.pinned.end();
+    /// Callers would wait in vain. What is still scheduled is dropped, so that nothing keeps the coordinator alive.
+    fn close(&self, error: &Error) {
         self.all().iter().for_each(|name| {
-            name.close(&error);
+            name.close(error);
         });
+        let scheduled = std::mem::take(&mut self.work.shared().schedule);
+        drop(scheduled);
     }
 
     /// What the driver with this number does next.
@@ -280,7 +284,7 @@ impl Client {
         }
         let times = [
             shared.schedule.next_timer(),
-            shared.in_flight.next_judgement(&self.outages),
+            shared.in_flight.next_judgement(&self.outages, now),
         ];
         let next = times.into_iter().flatten().min();
         let next = next.unwrap_or(now + LONGEST_SLEEP);
@@ -369,6 +373,7 @@ impl Driver {
                     // Nothing of the coordinator is kept alive by a driver that sleeps.
                     drop(client);
                     arm(timer.as_mut(), &mut armed, until, now);
+                    self.works.store(true, Ordering::Relaxed);
                     tokio::select! {
                         biased;
                         Some(()) = batches.next() => {
@@ -390,7 +395,12 @@ impl Driver {
         let Some(client) = self.client.upgrade() else {
             return;
         };
-        let in_flight = client.work.shared().in_flight.take_all();
+        let mut shared = client.work.shared();
+        let in_flight = match shared.slot.current == self.number {
+            true => shared.in_flight.take_all(),
+            false => Vec::new(),
+        };
+        drop(shared);
         for (name, number) in in_flight.iter().flat_map(|names| names.iter()) {
             name.on_dropped(*number);
         }
@@ -406,7 +416,8 @@ impl Driver {
             };
             client.ensure_driver();
             let shared = client.work.shared();
-            if shared.schedule.is_empty() || shared.slot.runtime() == Some(self.runtime) {
+            let idle = shared.schedule.is_empty() && shared.in_flight.is_empty();
+            if idle || shared.slot.runtime() == Some(self.runtime) {
                 return;
             }
         }
@@ -432,12 +443,32 @@ impl Drop for Driver {
         if shared.slot.current != self.number {
             return;
         }
+        let panicked = std::thread::panicking();
+        if panicked && self.works.load(Ordering::Relaxed) {
+            // A panic ends the task and not its runtime.
+            let start = Handle::try_current()
+                .ok()
+                .map(|runtime| client.start_driver(&mut shared, runtime, now()));
+            drop(shared);
+            if let Some(start) = start {
+                start.start();
+            }
+            return;
+        }
         shared.slot.ended(self.runtime);
         client.work.latest.store(0, Ordering::Relaxed);
         client.work.driven_by.store(0, Ordering::Relaxed);
         if client.work.is_pinned() {
             drop(shared);
-            return client.end_of_runtime();
+            let error = client.work.pinned.end();
+            return client.close(&error);
+        }
+        if panicked {
+            drop(shared);
+            return client.close(&Error::new(
+                ErrorKind::NoRuntime,
+                "the runtime has no timers: build it with enable_all or enable_time",
+            ));
         }
         // Its runtime has ended before its work was done. If the next one has ended too, its driver comes by here.
         let idle = shared.schedule.is_empty() && shared.in_flight.is_empty();

@@ -114,17 +114,23 @@ impl Pinned {
 
 impl DedicatedThread {
     fn start() -> std::io::Result<Self> {
-        let runtime = Builder::new_current_thread().enable_all().build()?;
-        let handle = runtime.handle().clone();
         let (stop, stopped) = oneshot::channel::<()>();
+        let (started, runtime) = std::sync::mpsc::sync_channel(1);
         let thread = std::thread::Builder::new().name("tower-permit".to_owned());
+        // The runtime is made and dropped there, since a runtime must not be dropped on a thread of another one.
         thread.spawn(move || {
-            let _ = runtime.block_on(stopped);
-            // Tasks that are still there must not hold the thread up.
-            runtime.shutdown_background();
+            let made = Builder::new_current_thread().enable_all().build();
+            let handle = made.as_ref().map(|runtime| runtime.handle().clone());
+            let _ = started.send(handle.map_err(|error| error.kind()));
+            if let Ok(runtime) = made {
+                let _ = runtime.block_on(stopped);
+                // Tasks that are still there must not hold the thread up.
+                runtime.shutdown_background();
+            }
         })?;
+        let runtime = runtime.recv().map_err(std::io::Error::other)??;
         Ok(Self {
-            runtime: handle,
+            runtime,
             _stop: stop,
         })
     }

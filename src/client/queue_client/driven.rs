@@ -153,6 +153,9 @@ impl QueueClient {
 
     /// Logs the holders that keep a waiter waiting.
     fn log_holders(self: &Arc<Self>, waited: Duration) {
+        if !tracing::enabled!(tracing::Level::INFO) {
+            return;
+        }
         let name = Arc::clone(self);
         tokio::spawn(async move {
             let Ok(seen) = name.inspect().await else {

@@ -163,7 +163,6 @@ impl QueueClient {
                 "a permit can only be acquired on a thread with a tokio runtime",
             ));
         };
-        self.client.work.check_pinned()?;
         let outage = self.client.outages.outage();
         let mut guard = self.lock();
         let inner = &mut *guard;
@@ -184,6 +183,7 @@ impl QueueClient {
         now: Instant,
     ) -> Result<Joined, Error> {
         // Under the lock, as `close` is: no caller joins after it.
+        self.client.work.check_pinned()?;
         if self.client.closing.load(Ordering::Relaxed) {
             state.stats.failed += 1;
             return Err(shutting_down());
@@ -477,7 +477,7 @@ impl QueueClient {
 }
 
 /// Wakes tasks of the application. A waker that panics must stop neither the driver nor the drop of a permit.
-fn caught(wake: impl FnOnce()) {
+pub(super) fn caught(wake: impl FnOnce()) {
     // The panic hook has reported it.
     let _ = catch_unwind(AssertUnwindSafe(wake));
 }

@@ -515,3 +515,17 @@ async fn a_wait_of_any_length_ends_in_time() {
         assert!(took <= wait + 5 * MILLI, "{took:?} instead of {wait:?}");
     }
 }
+
+#[test]
+fn a_runtime_without_timers_is_an_error() {
+    let runtime = Builder::new_current_thread().build().unwrap();
+    let permits = Coordinator::new(Memory::new());
+    for _ in 0..2 {
+        let error =
+            runtime.block_on(async { permits.mutex("a").unwrap().lock().await.unwrap_err() });
+        assert_eq!(error.kind(), crate::ErrorKind::NoRuntime);
+    }
+    // On another runtime it works.
+    let guard = current_thread().block_on(async { permits.mutex("a").unwrap().lock().await });
+    assert!(guard.is_ok());
+}

@@ -26,8 +26,8 @@
 --       number of the held ticket or -1, its deadline; then the node.
 --
 -- guard (one for each node) and token (one for all): a batch that releases a permit in the single-holder form deletes the
---       record. For one lease the number of that call stays here, so that a late call about a name without keys is known by
---       its lower number; and the highest token of a deleted record, so that later tokens are above it.
+--       record. For one lease the number of that call stays here, so that a late call is known by its lower number; and the
+--       highest token of a deleted record, so that later tokens are above it, with the TIME at which this key expires.
 --
 -- An error half-way leaves a valid state: a permit is added before it is removed from the queue, meta is written last. The
 -- first write is one that passes when memory is full (ZREM, PEXPIRE); after it, so does the rest.

@@ -9,7 +9,8 @@ local data, at = ARGV[5], 1
 local has_single = #KEYS > 3 * names
 local base = has_single and names + 2 or 0 -- the keys of the general form follow
 local GUARD, TOKEN = KEYS[names + 1], KEYS[names + 2]
-local guard = 0 -- a call with a lower number about a name without keys is late
+local guard = 0 -- a call with a lower number is late, unless a record of this node has its own number
+local floor_expires = 0 -- TIME at which the token key expires
 local deleted, latest_deleted, highest = {}, 0, 0
 local only_single, singles, fresh, answers -- a table costs too much for one name
 local held_middle, held_end, free, fresh_answer -- parts
@@ -17,12 +18,13 @@ local held_middle, held_end, free, fresh_answer -- parts
 local function read_guard(values, from)
   local latest, token = values[from + 1], values[from + 2]
   if latest and #latest == 8 then guard = unpack_numbers('<d', latest) end
-  if token and #token == 8 then floor = unpack_numbers('<d', token) end
+  if token and #token == 16 then floor, floor_expires = unpack_numbers('<dd', token) end
 end
+local function is_mine(single) return type(single) == 'string' and sub(single, SINGLE_BYTES + 1) == node end
 
 if has_single and names == 1 then
   only_single = redis_pcall('GET', KEYS[1])
-  if not only_single then read_guard(redis.call('MGET', GUARD, TOKEN), 0) end
+  if not is_mine(only_single) then read_guard(redis.call('MGET', GUARD, TOKEN), 0) end
 elseif has_single then
   singles, fresh, answers = redis.call('MGET', unpack(KEYS, 1, names + 2)), {}, {}
   read_guard(singles, names)
@@ -103,7 +105,7 @@ for i = 1, names do
     end
     local key = base + 3 * i
     local PERMITS, QUEUE, META, KEY = KEYS[key - 2], KEYS[key - 1], KEYS[key], has_single and KEYS[i]
-    if not single and number > 0 and number < guard then
+    if number > 0 and number < guard and not is_mine(single) then
       answer = 's'
     elseif not single and not (is_fresh and number > 0 and keeps == 0) then
       answer = try_general(PERMITS, QUEUE, META, KEY, nil, tickets, number, limit, leaves, keeps, enters, tries)
@@ -120,6 +122,7 @@ if #deleted > 0 then
   -- When memory is full the others pass after the first, which always does.
   redis.call('DEL', unpack(deleted))
   redis.pcall('SET', GUARD, pack('<d', math.max(guard, latest_deleted)), 'PX', lease_text)
-  redis.pcall('SET', TOKEN, pack('<d', math.max(floor, highest)), 'PX', lease_text)
+  local expires = math.max(floor_expires, now + lease)
+  redis.pcall('SET', TOKEN, pack('<dd', math.max(floor, highest), expires), 'PX', string.format('%.0f', expires - now))
 end
 return table.concat(answers)

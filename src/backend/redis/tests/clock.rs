@@ -658,3 +658,41 @@ fn a_late_call_about_a_deleted_record_changes_nothing() {
     let later = a.call(&[], &[], &[2]);
     assert!(matches!(stage.exchange(&a, &later), Reply::Done(_)));
 }
+
+#[test]
+fn a_late_call_changes_nothing_though_another_node_has_the_record() {
+    for in_batch in [false, true] {
+        let mut stage = Stage::new();
+        let (mut a, mut b) = (Actor::new(10_000, 2), Actor::new(10_000, 2));
+        let late = a.call(&[], &[], &[1]);
+        let again = a.call(&[], &[], &[1]);
+        stage.exchange_in_batch("p", &a, &again);
+        let release = a.call(&[1], &[], &[]);
+        stage.exchange_in_batch("p", &a, &release);
+        let other = b.call(&[], &[], &[1]);
+        assert!(matches!(stage.exchange(&b, &other), Reply::Done(_)));
+        let reply = match in_batch {
+            true => stage.exchange_in_batch("p", &a, &late),
+            false => stage.exchange(&a, &late),
+        };
+        assert_eq!(reply, Reply::Stale);
+        assert!(stage.is_lone(), "only the other node has a permit");
+    }
+}
+
+#[test]
+fn a_short_lease_does_not_shorten_how_long_the_highest_token_stays() {
+    let mut stage = Stage::new();
+    for lease in [60_000, 1_000] {
+        let mut actor = Actor::new(lease, 1);
+        let acquire = actor.call(&[], &[], &[1]);
+        stage.exchange_in_batch("p", &actor, &acquire);
+        let release = actor.call(&[1], &[], &[]);
+        stage.exchange_in_batch("p", &actor, &release);
+        let left: i64 = redis::cmd("PTTL")
+            .arg("p:token")
+            .query(&mut stage.redis)
+            .unwrap();
+        assert!((55_000..=60_000).contains(&left), "{left}");
+    }
+}
