@@ -36,6 +36,9 @@ struct Name {
     turns_left: Option<usize>,
 }
 
+/// A call: its name, its number, when it was sent, and its reply unless it fails.
+type Sent = (usize, u64, Instant, Option<Reply>);
+
 struct World {
     rng: SmallRng,
     base: Instant,
@@ -45,8 +48,8 @@ struct World {
     schedule: Schedule<usize>,
     names: Vec<Name>,
     last: u64,
-    /// Batches by the time at which they end; the calls in them that fail.
-    batches: BTreeMap<(Duration, u64), Vec<(usize, u64, Instant, Option<Reply>)>>,
+    /// By the time at which they end.
+    batches: BTreeMap<(Duration, u64), Vec<Sent>>,
     /// No call fails: then no permit may be lost.
     reliable: bool,
     served: usize,
@@ -134,7 +137,7 @@ impl World {
                 }
             }
             6 => {
-                let waiting = self.names[n].state.waiters.len() > 0;
+                let waiting = !self.names[n].state.waiters.is_empty();
                 let ticket = self.rng.random_range(0..=self.last);
                 if waiting && self.names[n].state.give_up(ticket).is_some() {
                     self.follow_up(n);
@@ -184,7 +187,7 @@ impl World {
         }
     }
 
-    fn send(&mut self, n: usize, tickets: Tickets) -> (usize, u64, Instant, Option<Reply>) {
+    fn send(&mut self, n: usize, tickets: Tickets) -> Sent {
         let number = self.number();
         let (sent, now) = (self.instant(), self.now);
         let name = &mut self.names[n];
