@@ -70,6 +70,7 @@ pub(crate) fn later(from: Instant, by: Duration) -> Instant {
 }
 
 /// Ends at `deadline`, or a little late when the machine was suspended meanwhile: look at the clock again then.
+#[cfg(any(feature = "etcd", feature = "redlock"))]
 pub(crate) fn sleep_until(deadline: Instant) -> Sleep {
     tokio::time::sleep(deadline.saturating_duration_since(now()))
 }

@@ -100,7 +100,6 @@ impl Error {
     }
 
     /// With the error of a library below, kept as [`source`](std::error::Error::source).
-    #[cfg(any(feature = "redis", feature = "zookeeper"))]
     pub(crate) fn with_source(
         kind: ErrorKind,
         message: impl Into<Cow<'static, str>>,
