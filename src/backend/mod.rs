@@ -269,6 +269,10 @@ impl Batching {
 }
 
 /// Executes each call of a batch for itself, all at the same time.
+#[cfg_attr(
+    not(any(feature = "etcd", feature = "redis", feature = "zookeeper")),
+    allow(dead_code)
+)]
 pub(crate) fn each<'a, F>(batch: Vec<Call>, execute: impl Fn(Call) -> F) -> Replies<'a>
 where
     F: Future<Output = Result<Reply, Error>> + Send + 'a,
