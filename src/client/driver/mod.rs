@@ -248,13 +248,11 @@ impl Client {
         }
     }
 
-    /// Callers would wait in vain. What is still scheduled is dropped, so that nothing keeps the coordinator alive.
+    /// Refuses all callers, which would wait in vain.
     fn close(&self, error: &Error) {
-        self.all().iter().for_each(|name| {
+        for name in self.all() {
             name.close(error);
-        });
-        let scheduled = std::mem::take(&mut self.work.shared().schedule);
-        drop(scheduled);
+        }
     }
 
     /// What the driver with this number does next.
@@ -453,7 +451,8 @@ impl Drop for Driver {
             if let Some(start) = start {
                 start.start();
             }
-            return;
+            // It may have taken names out of the schedule that it did not come to.
+            return client.all().iter().for_each(|name| name.restart());
         }
         shared.slot.ended(self.runtime);
         client.work.latest.store(0, Ordering::Relaxed);
@@ -461,7 +460,10 @@ impl Drop for Driver {
         if client.work.is_pinned() {
             drop(shared);
             let error = client.work.pinned.end();
-            return client.close(&error);
+            client.close(&error);
+            // No driver will come: what is scheduled must not keep the coordinator alive.
+            let scheduled = std::mem::take(&mut client.work.shared().schedule);
+            return drop(scheduled);
         }
         if panicked {
             drop(shared);

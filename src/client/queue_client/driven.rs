@@ -2,6 +2,7 @@
 
 use super::{Inner, QueueClient};
 use crate::backend::{Call, Outcome};
+use crate::client::driver::Position;
 use crate::client::outage::Trouble;
 use crate::client::state::Tickets;
 use crate::error::Error;
@@ -139,6 +140,15 @@ impl QueueClient {
             inner.state.resend();
             self.follow_up(inner, crate::clock::now());
         }
+    }
+
+    /// The driver has ended in the middle of its work. The name is entered into the schedule anew.
+    pub(in crate::client) fn restart(self: &Arc<Self>) {
+        let mut inner = self.lock();
+        inner.in_flight = None;
+        inner.position = Position::default();
+        inner.state.resend();
+        self.follow_up(inner, crate::clock::now());
     }
 
     /// An outage has begun while the call is in flight: waiters without an answer do not wait for it any more.

@@ -27,6 +27,8 @@ pub(super) enum Manner {
     Silent,
     /// It fails at once.
     Refusing,
+    /// A bug.
+    Panicking,
 }
 
 /// A door in front of [`Memory`].
@@ -133,6 +135,7 @@ impl Session for Behind {
                 match manner {
                     Manner::After(time) => self.witness.watch(sleep(time)).await,
                     Manner::Silent => std::future::pending().await,
+                    Manner::Panicking => panic!("a bug of the backend"),
                     Manner::Refusing => {
                         return Err(Error::new(ErrorKind::Unavailable, "refused"));
                     }
@@ -520,12 +523,25 @@ async fn a_wait_of_any_length_ends_in_time() {
 fn a_runtime_without_timers_is_an_error() {
     let runtime = Builder::new_current_thread().build().unwrap();
     let permits = Coordinator::new(Memory::new());
+    let lock = permits.mutex("a").unwrap();
     for _ in 0..2 {
-        let error =
-            runtime.block_on(async { permits.mutex("a").unwrap().lock().await.unwrap_err() });
+        let error = runtime.block_on(async { lock.lock().await.unwrap_err() });
         assert_eq!(error.kind(), crate::ErrorKind::NoRuntime);
     }
     // On another runtime it works.
-    let guard = current_thread().block_on(async { permits.mutex("a").unwrap().lock().await });
+    let guard = current_thread().block_on(async { lock.lock().await });
     assert!(guard.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_ends_a_driver_and_no_wait() {
+    let door = Door::new(Manner::After(10 * MILLI));
+    let permits = Coordinator::new(door.clone());
+    let lock = permits.mutex("a").unwrap();
+    drop(lock.lock().await.unwrap());
+    door.once(Manner::Panicking);
+    let other = permits.mutex("b").unwrap();
+    let both = async { tokio::join!(lock.lock(), other.lock()) };
+    let (one, other) = timeout(SECOND, both).await.expect("the driver starts anew");
+    assert!(one.unwrap().is_valid() && other.unwrap().is_valid());
 }
