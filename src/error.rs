@@ -16,7 +16,7 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 ///
 /// let error = Coordinator::new(Memory::new()).semaphore("export", 0).unwrap_err();
 /// assert_eq!(error.kind(), ErrorKind::InvalidConfig);
-/// assert_eq!(error.to_string(), "a limit of 0 would let nobody in: it must be at least 1");
+/// assert_eq!(error.to_string(), "a limit of 0 would admit no request: it must be at least 1");
 /// ```
 #[derive(Clone)]
 pub struct Error {
