@@ -3,7 +3,8 @@
 use crate::backends::{ALL, Kind, Store, WITH_LIMITS, in_parallel, on_each, redis_url};
 use crate::support::redis::RedisServer;
 use crate::{
-    FLAVORS, Flavor, LOAD, PROMPT, granted, in_use, locked, millis, poll_and_drop, within,
+    FLAVORS, Flavor, LOAD, PROMPT, granted, in_use, lock_and_end, locked, millis, poll_and_drop,
+    within,
 };
 use bytes::Bytes;
 use futures_util::future::join_all;
@@ -217,21 +218,7 @@ fn it_sends_what_an_ended_runtime_left() {
             let (coordinator, other) = (store.coordinator(), store.coordinator());
             for ends_first in [false, true] {
                 let name = format!("m-{ends_first}");
-                let ends = flavor.runtime();
-                let guard = ends.block_on(async {
-                    let mutex = coordinator.mutex(&name).expect("a mutex");
-                    granted(PROMPT, "a lock", mutex.lock()).await
-                });
-                match ends_first {
-                    true => {
-                        drop(ends);
-                        drop(guard);
-                    }
-                    false => {
-                        ends.block_on(async { drop(guard) });
-                        drop(ends);
-                    }
-                }
+                lock_and_end(&coordinator, &name, flavor, ends_first);
                 flavor.runtime().block_on(async {
                     let what = format!("{flavor:?}: a flush on the next runtime");
                     within(PROMPT, &what, coordinator.flush()).await;

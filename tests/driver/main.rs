@@ -135,3 +135,22 @@ async fn poll_and_drop(future: impl Future, polls: usize) {
         }
     }
 }
+
+/// Locks a name on a runtime that ends, before or after the guard is dropped.
+fn lock_and_end(coordinator: &Coordinator, name: &str, flavor: Flavor, ends_first: bool) {
+    let ends = flavor.runtime();
+    let guard = ends.block_on(async {
+        let mutex = coordinator.mutex(name).expect("a mutex");
+        granted(PROMPT, "a lock", mutex.lock()).await
+    });
+    match ends_first {
+        true => {
+            drop(ends);
+            drop(guard);
+        }
+        false => {
+            ends.block_on(async { drop(guard) });
+            drop(ends);
+        }
+    }
+}

@@ -3,7 +3,7 @@
 //! By default the driver runs on a runtime of a caller, and is delayed with it. With either of these it is not.
 
 use crate::backends::{ALL, Kind, Store, on_each};
-use crate::{FLAVORS, Flavor, LOAD, PAUSE, PROMPT, granted, locked, millis, within};
+use crate::{FLAVORS, Flavor, LOAD, PAUSE, PROMPT, granted, lock_and_end, locked, millis, within};
 use futures_util::future::join_all;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::thread;
@@ -243,21 +243,7 @@ fn release_without_a_caller_runtime(prefix: &str, place: Place) {
         for flavor in FLAVORS {
             for ends_first in [false, true] {
                 let name = format!("{flavor:?}-{ends_first}");
-                let ends = flavor.runtime();
-                let guard = ends.block_on(async {
-                    let mutex = coordinator.mutex(&name).expect("a mutex");
-                    granted(PROMPT, "a lock", mutex.lock()).await
-                });
-                match ends_first {
-                    true => {
-                        drop(ends);
-                        drop(guard);
-                    }
-                    false => {
-                        ends.block_on(async { drop(guard) });
-                        drop(ends);
-                    }
-                }
+                lock_and_end(&coordinator, &name, flavor, ends_first);
                 let free = async {
                     while locked(&other, &name).await > 0 {
                         tokio::time::sleep(PAUSE).await;

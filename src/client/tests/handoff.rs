@@ -435,13 +435,16 @@ fn it_goes_back_at_once_when_somebody_waits_and_at_a_shutdown() {
     };
     let (mut line, ticket) = linger();
     line.talk(0, 1, 1);
-    assert_eq!(line.releases(), [ticket], "somebody waits");
+    assert_eq!(line.releases(), [ticket], "a caller waits");
     let (mut line, ticket) = linger();
     line.state.stop_lingering();
     assert_eq!(line.releases(), [ticket], "a shutdown");
     let (mut line, _) = linger();
     let effects = line.state.lose_all();
-    assert!(effects.lost.is_empty(), "nobody loses what nobody has");
+    assert!(
+        effects.lost.is_empty(),
+        "a permit without a guard is not lost"
+    );
     assert!(!line.state.has_lingering());
 }
 
