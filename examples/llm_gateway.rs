@@ -81,9 +81,9 @@ async fn status(State(permits): State<Coordinator>) -> Result<String, (StatusCod
     let seen = seen.map_err(|error| (StatusCode::SERVICE_UNAVAILABLE, error.to_string()))?;
     let mut page = format!(
         "{NAME}: {} of {LIMIT} in use, {} waiting\n",
-        seen.in_use, seen.waiting
+        seen.in_use, seen.queued
     );
-    for (what, tickets) in [("holds", &seen.holders), ("waits", &seen.waiters)] {
+    for (what, tickets) in [("holds", &seen.holders), ("waits", &seen.queue)] {
         for ticket in tickets {
             page += &format!(
                 "{what} {}  lease {:.1?}\n",

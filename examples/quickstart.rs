@@ -23,7 +23,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let url = std::env::var("PERMIT_URL").or_else(|_| std::env::var("REDIS_URL"));
     let permits = Coordinator::connect(url.as_deref().unwrap_or("memory:"))?;
     permits.check().await?;
-    let limit = LIMIT.min(permits.promises().greatest_limit);
+    let limit = LIMIT.min(permits.capabilities().max_limit);
     if limit < LIMIT {
         println!("this backend keeps no limit above {limit}, so it is {limit} and not {LIMIT}");
     }

@@ -1,7 +1,7 @@
 //! What a user makes once per process.
 
 use crate::backend::any::AnyBackend;
-use crate::backend::{Backend, Inspection, Promises};
+use crate::backend::{Backend, Capabilities, Inspection};
 use crate::client::{Client, Placement, Settings};
 use crate::error::{Error, ErrorKind};
 use crate::mutex::{MOST_NAMES, Mutex, MutexGuards};
@@ -216,8 +216,8 @@ impl Coordinator {
     }
 
     /// What the backend promises.
-    pub fn promises(&self) -> Promises {
-        self.client.promises()
+    pub fn capabilities(&self) -> Capabilities {
+        self.client.capabilities()
     }
 
     /// This process as others see it in [`inspect`](Self::inspect): `host-pid-random`.
@@ -390,10 +390,10 @@ impl<B: Backend> CoordinatorBuilder<B> {
             ..
         } = self.settings;
         let coordinator = self.open();
-        let least_lease = coordinator.promises().least_lease;
-        if !(least_lease..=LONGEST_LEASE).contains(&lease) {
+        let min_lease = coordinator.capabilities().min_lease;
+        if !(min_lease..=LONGEST_LEASE).contains(&lease) {
             return Err(Error::config(format!(
-                "a lease of {lease:?} is out of range: {least_lease:?} to {LONGEST_LEASE:?}"
+                "a lease of {lease:?} is out of range: {min_lease:?} to {LONGEST_LEASE:?}"
             )));
         }
         if !(LEAST_OUTAGE_AFTER..=LONGEST_LEASE).contains(&outage_after) {

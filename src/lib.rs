@@ -97,7 +97,7 @@ pub use backend::redlock::Redlock;
 #[cfg(feature = "zookeeper")]
 #[cfg_attr(docsrs, doc(cfg(feature = "zookeeper")))]
 pub use backend::zookeeper::ZooKeeper;
-pub use backend::{Backend, Inspection, Promises, TicketInfo};
+pub use backend::{Backend, Capabilities, Inspection, TicketInfo};
 pub use coordinator::{Coordinator, CoordinatorBuilder};
 pub use error::{BoxError, Error, ErrorKind};
 pub use layers::keyed::{

@@ -16,7 +16,7 @@ pub(crate) const MOST_NAMES: usize = 64;
 /// A lock with a name: at most one guard is out at a time, over every process that uses the same backend.
 ///
 /// Made by [`Coordinator::mutex`](crate::Coordinator::mutex). Cheap to clone; whoever waits is served in order of
-/// arrival, over all processes where the backend [promises](crate::Promises) it.
+/// arrival, over all processes where the backend [promises](crate::Capabilities) it.
 ///
 /// # Differences from `tokio::sync::Mutex`
 ///

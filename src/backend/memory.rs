@@ -5,8 +5,8 @@ pub(crate) mod room;
 
 use self::room::{Push, Room};
 use super::{
-    Backend, Batching, Call, Event, Events, Inspection, Open, Promises, Replies, Reply, Session,
-    together,
+    Backend, Batching, Call, Capabilities, Event, Events, Inspection, Open, Replies, Reply,
+    Session, together,
 };
 use crate::clock;
 use crate::error::Error;
@@ -239,12 +239,12 @@ impl Session for MemorySession {
         Box::pin(async { Ok(()) })
     }
 
-    fn promises(&self) -> Promises {
-        Promises {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
             fifo: true,
             token: true,
-            greatest_limit: u32::MAX,
-            least_lease: Duration::from_secs(1),
+            max_limit: u32::MAX,
+            min_lease: Duration::from_secs(1),
         }
     }
 }

@@ -73,10 +73,10 @@ pub(crate) trait Session: Send + Sync + 'static {
     /// Connects and tries everything that calls with this lease need.
     fn check(&self, lease: Duration) -> BoxFuture<'_, Result<(), Error>>;
 
-    fn promises(&self) -> Promises;
+    fn capabilities(&self) -> Capabilities;
 
     /// What follows after "… is the greatest limit", where there is a reason to give.
-    fn why_no_greater_limit(&self) -> &'static str {
+    fn max_limit_reason(&self) -> &'static str {
         ""
     }
 }
@@ -187,16 +187,16 @@ pub(crate) struct Events(Arc<dyn Fn(Event) + Send + Sync>);
 /// What a backend promises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Promises {
+pub struct Capabilities {
     /// Permits are granted in the order in which tickets arrived, over all processes. What a process does with them
     /// is [its own choice](crate::CoordinatorBuilder::strict_fifo).
     pub fifo: bool,
     /// A mutex gets a fencing token that strictly increases.
     pub token: bool,
     /// The greatest limit that can be kept.
-    pub greatest_limit: u32,
+    pub max_limit: u32,
     /// The least lease.
-    pub least_lease: Duration,
+    pub min_lease: Duration,
 }
 
 /// Who holds and who waits under one name, as the backend sees it.
@@ -206,11 +206,11 @@ pub struct Inspection {
     /// Permits in use, oldest deadline first. At most 1,000 are listed.
     pub holders: Vec<TicketInfo>,
     /// Tickets waiting, first in line first. At most 1,000 are listed.
-    pub waiters: Vec<TicketInfo>,
+    pub queue: Vec<TicketInfo>,
     /// All permits in use, listed or not.
     pub in_use: u64,
     /// All tickets waiting, listed or not.
-    pub waiting: u64,
+    pub queued: u64,
 }
 
 /// One ticket of an [`Inspection`].

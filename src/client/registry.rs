@@ -4,7 +4,7 @@ use super::driver::{Placement, Work};
 use super::outage::OutageDetector;
 use super::queue_client::QueueClient;
 use super::state::Shortcuts;
-use crate::backend::{Event, Events, Inspection, Promises, Session, call_time};
+use crate::backend::{Capabilities, Event, Events, Inspection, Session, call_time};
 use crate::error::Error;
 use crate::name::{Node, Queue};
 use std::collections::HashMap;
@@ -80,7 +80,7 @@ impl Client {
             let shortcuts = Shortcuts {
                 hand_off: !strict_fifo,
                 linger: if strict_fifo { Duration::ZERO } else { linger },
-                sees_others: session.promises().fifo,
+                sees_others: session.capabilities().fifo,
             };
             // Two attempts, the second over a new connection, end well before an outage is declared.
             let call_timeout = call_time(lease).min(outage_after / 5 * 2);
@@ -106,8 +106,8 @@ impl Client {
         &*self.session
     }
 
-    pub(crate) fn promises(&self) -> Promises {
-        self.session.promises()
+    pub(crate) fn capabilities(&self) -> Capabilities {
+        self.session.capabilities()
     }
 
     pub(crate) fn node(&self) -> &Node {
@@ -155,14 +155,14 @@ impl Client {
 
     /// Whether the backend supports this limit.
     pub(crate) fn check_limit(&self, limit: u32) -> Result<(), Error> {
-        let greatest = self.session.promises().greatest_limit;
+        let greatest = self.session.capabilities().max_limit;
         if limit == 0 {
             return Err(Error::config(
                 "a limit of 0 would admit no request: it must be at least 1",
             ));
         }
         if limit > greatest {
-            let why = self.session.why_no_greater_limit();
+            let why = self.session.max_limit_reason();
             return Err(Error::config(format!(
                 "this backend cannot keep a limit of {limit}: {greatest} is the greatest{why}"
             )));

@@ -47,7 +47,7 @@
 //! | [`ZooKeeper`] | every process that uses the same ensemble and prefix | the same, with a ZooKeeper: [its page](super::zookeeper) |
 //!
 //! All keep the same rules and pass the same tests as far as they promise them, so that what works over one works over
-//! the other. [`guarantees`](super::guarantees) compares them fault by fault, and [`Coordinator::promises`] says what a
+//! the other. [`guarantees`](super::guarantees) compares them fault by fault, and [`Coordinator::capabilities`] says what a
 //! backend can do. [`Coordinator::connect`] picks one by URL.
 //!
 //! If a service runs in one process and needs no keys, no streams that count until they end and no waits with an end,
@@ -69,7 +69,7 @@
 //! [`MutexGuard::lost`]: crate::MutexGuard::lost
 //! [`Coordinator::lock_all`]: crate::Coordinator::lock_all
 //! [`Coordinator::connect`]: crate::Coordinator::connect
-//! [`Coordinator::promises`]: crate::Coordinator::promises
+//! [`Coordinator::capabilities`]: crate::Coordinator::promises
 //! [`Memory`]: crate::Memory
 //! [`Redis`]: crate::Redis
 //! [`Redlock`]: crate::Redlock

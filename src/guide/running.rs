@@ -73,7 +73,7 @@
 //! # let permits = Coordinator::new(Memory::new());
 //! # let held = permits.semaphore("report", 20)?.acquire().await?;
 //! let seen = permits.inspect("report").await?;
-//! println!("{} in use, {} waiting", seen.in_use, seen.waiting);
+//! println!("{} in use, {} waiting", seen.in_use, seen.queued);
 //! for holder in seen.holders {
 //!     println!("{} on {}, lease {:?}", holder.ticket, holder.node, holder.lease_left);
 //!     if holder.lease_left.is_zero() {

@@ -36,7 +36,7 @@ use rig::Rig;
 
 /// Runs the suite over one backend. `$backend: $rig` runs all of it. `a mutex without a queue` leaves out what only a
 /// backend with a queue of its own can keep: order, limits above 1, grants by somebody else's call, a view of everybody
-/// who waits, and grace after a stall. `check_and_promises` sees to it that such a backend promises none of that.
+/// who waits, and grace after a stall. `check_and_capabilities` sees to it that such a backend promises none of that.
 macro_rules! conformance {
     ($backend:ident: $rig:ty) => {
         mod $backend {
@@ -99,7 +99,7 @@ macro_rules! conformance {
         }
         conformance! { $rig => tools:
             evict_of_an_unknown_ticket_says_so
-            check_and_promises
+            check_and_capabilities
         }
         conformance! { $rig => walk:
             whatever_goes_wrong_with_a_limit_of_1

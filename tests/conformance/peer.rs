@@ -155,7 +155,7 @@ impl Peer {
         // On a busy machine a majority may be late: then a gate says it again, and so do we.
         for _ in 0..3 {
             let late = |error: &Error| error.kind() == ErrorKind::Unavailable;
-            if self.session.promises().fifo || !reply.as_ref().is_err_and(late) {
+            if self.session.capabilities().fifo || !reply.as_ref().is_err_and(late) {
                 break;
             }
             before = Instant::now();
@@ -263,13 +263,13 @@ impl Peer {
     /// How many hold and wait, as the backend shows it.
     pub(super) async fn counts(&self) -> (u64, u64) {
         let inspection = self.inspect().await;
-        (inspection.in_use, inspection.waiting)
+        (inspection.in_use, inspection.queued)
     }
 
     /// Whether the ticket is shown, as a holder or as a waiter.
     pub(super) async fn shows(&self, ticket: String) -> bool {
         let inspection = self.inspect().await;
-        let mut all = inspection.holders.iter().chain(&inspection.waiters);
+        let mut all = inspection.holders.iter().chain(&inspection.queue);
         all.any(|info| info.ticket == ticket)
     }
 
@@ -279,12 +279,12 @@ impl Peer {
         let inspection = self.inspect().await;
         let after = Instant::now();
         let name = self.node.ticket(ticket);
-        let mut all = inspection.holders.iter().chain(&inspection.waiters);
+        let mut all = inspection.holders.iter().chain(&inspection.queue);
         let Some(info) = all.find(|info| info.ticket == name) else {
             panic!("ticket {ticket} is not shown: {inspection:?}");
         };
         // Servers that are counted by majority keep a lease a little longer, for their clocks may drift.
-        let drift = match self.session.promises().fifo {
+        let drift = match self.session.capabilities().fifo {
             true => Duration::ZERO,
             false => lease / 100,
         };

@@ -123,7 +123,7 @@ mod tls {
             assert_eq!(server.command(&words).text(), "OK");
             let url = format!("rediss://{prefix}:secret@127.0.0.1:{}", server.tls_port());
             let redis = Redis::new(url).expect("a good URL");
-            let redis = redis.authority(authority.pem()).expect("an authority");
+            let redis = redis.ca_certificate(authority.pem()).expect("an authority");
             let redis = redis.client_certificate(&me.chain, &me.key);
             redis.expect("a certificate")
         }

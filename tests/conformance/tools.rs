@@ -2,7 +2,7 @@
 
 use super::peer::acquire;
 use super::rig::{Rig, limit, pass};
-use crate::backend::Promises;
+use crate::backend::Capabilities;
 use std::time::Duration;
 
 pub(super) async fn evict_takes_out_a_holder_and_grants_the_next<R: Rig>(rig: &R) {
@@ -70,11 +70,11 @@ pub(super) async fn inspect_shows_who_holds_and_who_waits<R: Rig>(rig: &R) {
     };
     // The oldest deadline first; and first in line first.
     assert_eq!(names(&shown.holders), [b.node.ticket(1), a.node.ticket(1)]);
-    assert_eq!(names(&shown.waiters), [b.node.ticket(2), a.node.ticket(2)]);
-    assert_eq!((shown.in_use, shown.waiting), (2, 2));
+    assert_eq!(names(&shown.queue), [b.node.ticket(2), a.node.ticket(2)]);
+    assert_eq!((shown.in_use, shown.queued), (2, 2));
     assert_eq!(shown.holders[0].node, b.node.as_str());
     assert_eq!(shown.holders[1].node, a.node.as_str());
-    for info in shown.holders.iter().chain(&shown.waiters) {
+    for info in shown.holders.iter().chain(&shown.queue) {
         let lease = if info.node == a.node.as_str() { 3 } else { 1 } * R::LEASE;
         assert!(
             info.lease_left <= lease && info.lease_left > lease / 4,
@@ -106,21 +106,21 @@ pub(super) async fn inspect_lists_at_most_a_thousand<R: Rig>(rig: &R) {
         a.acquire(batch * 256..(batch + 1) * 256).await;
     }
     let shown = a.inspect().await;
-    assert_eq!((shown.in_use, shown.waiting), (1200, 1360));
-    assert_eq!((shown.holders.len(), shown.waiters.len()), (1000, 1000));
-    assert_eq!(shown.waiters[0].ticket, a.node.ticket(1200));
+    assert_eq!((shown.in_use, shown.queued), (1200, 1360));
+    assert_eq!((shown.holders.len(), shown.queue.len()), (1000, 1000));
+    assert_eq!(shown.queue[0].ticket, a.node.ticket(1200));
 }
 
-pub(super) async fn check_and_promises<R: Rig>(rig: &R) {
+pub(super) async fn check_and_capabilities<R: Rig>(rig: &R) {
     let a = rig.peer(1);
     // A push that is not allowed is worth an error here, though everything works without.
     let checked = a.session.check(R::LEASE).await;
     assert_eq!(checked.is_ok(), R::PUSHES || !R::QUEUES, "{checked:?}");
-    let expected = Promises {
+    let expected = Capabilities {
         fifo: R::QUEUES,
         token: true,
-        greatest_limit: limit::<R>(u32::MAX),
-        least_lease: Duration::from_secs(1),
+        max_limit: limit::<R>(u32::MAX),
+        min_lease: Duration::from_secs(1),
     };
-    assert_eq!(a.session.promises(), expected);
+    assert_eq!(a.session.capabilities(), expected);
 }

@@ -63,7 +63,7 @@ async fn flood(coordinator: &Coordinator, through: Through, in_flight: usize) ->
     let next = Arc::new(AtomicUsize::new(0));
     let inner = service_fn(async |_: Request<()>| Ok::<_, Infallible>(()));
     let layer = KeyedMutexLayer::new(coordinator, "flood", path()).expect("a layer");
-    let service = layer.max_waiting_in_all(2 * in_flight).layer(inner);
+    let service = layer.max_waiting_total(2 * in_flight).layer(inner);
     let end = Instant::now() + FLOOD;
     let mut tasks = JoinSet::new();
     for _ in 0..in_flight {

@@ -151,7 +151,7 @@ fn it_waits_for_no_permit_and_no_waiter() {
             let second = granted(PROMPT, "a permit", semaphore.acquire()).await;
             let waiter = tokio::spawn(async move { semaphore.acquire().await });
             let queued = async {
-                while other.inspect("s").await.expect("an answer").waiting == 0 {
+                while other.inspect("s").await.expect("an answer").queued == 0 {
                     tokio::time::sleep(millis(5)).await;
                 }
             };

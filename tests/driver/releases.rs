@@ -363,7 +363,7 @@ fn a_waiter_whose_runtime_ends_leaves_the_queue() {
                 let seen = async {
                     // Redlock keeps no queue.
                     while store.kind != Kind::Redlock
-                        && mutex.inspect().await.expect("an answer").waiting == 0
+                        && mutex.inspect().await.expect("an answer").queued == 0
                     {
                         tokio::time::sleep(PAUSE).await;
                     }

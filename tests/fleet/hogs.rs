@@ -50,7 +50,7 @@ impl Hog {
 /// How many places of others are before that of this node, if it stands in the queue.
 async fn places_before(mutex: &Mutex, mine: &str) -> Option<usize> {
     let seen = mutex.inspect().await.expect("an answer");
-    seen.waiters.iter().position(|waits| waits.node == mine)
+    seen.queue.iter().position(|waits| waits.node == mine)
 }
 
 #[tokio::test]
@@ -137,7 +137,7 @@ async fn held_and_waited_for(server: &RedisServer) -> (Mutex, MutexGuard, JoinHa
 
 /// Waits until so many stand in the queue.
 async fn until_waiting(mutex: &Mutex, wanted: u64) {
-    while mutex.inspect().await.expect("an answer").waiting != wanted {
+    while mutex.inspect().await.expect("an answer").queued != wanted {
         tokio::time::sleep(millis(2)).await;
     }
 }

@@ -50,7 +50,7 @@ fn coordinator(url: &str) -> Coordinator {
 /// What the backend says is in use and waiting.
 async fn seen(permits: &Coordinator, name: &str) -> (u64, u64) {
     let seen = permits.inspect(name).await.expect("an answer");
-    (seen.in_use, seen.waiting)
+    (seen.in_use, seen.queued)
 }
 
 /// Waits until the backend says that so many are in use and waiting.

@@ -205,7 +205,7 @@ async fn ten_thousand_rounds_with_cancellation_leave_nothing() {
     let end = Instant::now() + LEASE / 2;
     loop {
         let seen = mutex.inspect().await.unwrap();
-        if (seen.in_use, seen.waiting) == (0, 0) {
+        if (seen.in_use, seen.queued) == (0, 0) {
             break;
         }
         assert!(Instant::now() < end, "within a trip or two: {seen:?}");

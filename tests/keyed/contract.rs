@@ -210,7 +210,7 @@ async fn who_holds_a_key_can_be_seen() {
     let both = [(); 2].map(|()| tokio::spawn(service.clone().oneshot(buy("7"))));
     settle().await;
     let seen = layer.inspect(7).await.unwrap();
-    assert_eq!((seen.in_use, seen.waiting), (1, 1));
+    assert_eq!((seen.in_use, seen.queued), (1, 1));
     assert_eq!(seen.holders[0].node, permits.node());
     assert_eq!(layer.inspect("8").await.unwrap().in_use, 0);
     assert!(!layer.evict("8", &seen.holders[0].ticket).await.unwrap());

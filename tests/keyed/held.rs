@@ -120,7 +120,7 @@ async fn an_inner_layer_of_the_same_name_reenters() {
 #[tokio::test(start_paused = true)]
 async fn who_reenters_does_not_wait_and_is_not_counted() {
     let (permits, shop) = (permits(), Shop::default());
-    let layer = mutex(&permits).max_waiting(1).max_waiting_in_all(1);
+    let layer = mutex(&permits).max_waiting(1).max_waiting_total(1);
     let inner = layer.layer(shop.service(millis(10)));
     let between = Strict::new(move |request: Request<()>| {
         let answer = inner.clone().oneshot(request);

@@ -57,7 +57,7 @@ async fn one_end_for_all_names_together() {
 async fn so_many_may_wait_for_a_key_and_so_many_for_any() {
     let (permits, shop) = (permits(), Shop::default());
     let service =
-        (mutex(&permits).max_waiting(2).max_waiting_in_all(3)).layer(shop.service(secs(1)));
+        (mutex(&permits).max_waiting(2).max_waiting_total(3)).layer(shop.service(secs(1)));
     let mut inside = Vec::new();
     for product in ["1", "2"] {
         inside.push(tokio::spawn(service.clone().oneshot(buy(product))));

@@ -238,7 +238,7 @@ async fn locks_at_random_moments_leave_nothing_behind() {
             .inspect()
             .await
             .unwrap();
-        assert_eq!((seen.in_use, seen.waiting), (0, 0));
+        assert_eq!((seen.in_use, seen.queued), (0, 0));
     }
 }
 
@@ -311,7 +311,7 @@ async fn a_set_that_loses_one_does_not_wait_for_the_rest() {
     let error = timeout(4 * SECOND, set).await.expect("at the next renewal");
     assert_eq!(error.unwrap().unwrap_err().kind(), ErrorKind::Lost);
     settle().await;
-    assert_eq!(last.inspect().await.unwrap().waiting, 0);
+    assert_eq!(last.inspect().await.unwrap().queued, 0);
     drop(held);
     settle().await;
     assert!(permits.lock_all(["a", "b", "c"]).await.is_ok());
@@ -331,10 +331,10 @@ async fn a_set_that_is_dropped_on_the_way_gives_all_of_it_back() {
         settle().await;
         for name in ["a", "b"] {
             let seen = permits.mutex(name).unwrap().inspect().await.unwrap();
-            assert_eq!((seen.in_use, seen.waiting), (0, 0), "{name} after {polls}");
+            assert_eq!((seen.in_use, seen.queued), (0, 0), "{name} after {polls}");
         }
         let seen = permits.mutex("c").unwrap().inspect().await.unwrap();
-        assert_eq!((seen.in_use, seen.waiting), (1, 0), "after {polls}");
+        assert_eq!((seen.in_use, seen.queued), (1, 0), "after {polls}");
     }
     assert!(held.unlock().await.unwrap());
 }

@@ -34,7 +34,7 @@ fn strict(limit: u32) -> (Coordinator, Semaphore) {
 /// What the backend says is in use and waiting.
 async fn seen(permits: &Coordinator) -> (u64, u64) {
     let seen = permits.inspect("test").await.expect("memory answers");
-    (seen.in_use, seen.waiting)
+    (seen.in_use, seen.queued)
 }
 
 /// Gives every task that can go on the time to do so.

@@ -13,7 +13,7 @@ mod wire;
 
 use crate::backend::tls::Tls;
 use crate::backend::{
-    Backend, Batching, Call, Events, Inspection, Open, Promises, Replies, Session, each,
+    Backend, Batching, Call, Capabilities, Events, Inspection, Open, Replies, Session, each,
 };
 use crate::error::{Error, ErrorKind};
 use crate::name::{Node, Queue};
@@ -222,7 +222,7 @@ impl Etcd {
     /// # Errors
     ///
     /// [`ErrorKind::InvalidConfig`] if there is no certificate in it, or the nodes are not asked over `https`.
-    pub fn authority(mut self, pem: impl AsRef<[u8]>) -> Result<Self, Error> {
+    pub fn ca_certificate(mut self, pem: impl AsRef<[u8]>) -> Result<Self, Error> {
         self.tls()?.trust(pem.as_ref())?;
         self.authority = Some(Certificate::from_pem(pem));
         Ok(self)
@@ -436,12 +436,12 @@ impl Session for EtcdSession {
         Box::pin(async move { self.within(CHECKING, self.inner.check()).await })
     }
 
-    fn promises(&self) -> Promises {
-        Promises {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
             fifo: true,
             token: true,
-            greatest_limit: u32::MAX,
-            least_lease: Duration::from_secs(1),
+            max_limit: u32::MAX,
+            min_lease: Duration::from_secs(1),
         }
     }
 }

@@ -44,9 +44,9 @@ impl Inner {
         holders.sort_by_key(|info| info.lease_left);
         Ok(Inspection {
             holders,
-            waiters: waiters.iter().map(info).collect(),
+            queue: waiters.iter().map(info).collect(),
             in_use: count(line.in_use()),
-            waiting: count(line.len() - line.in_use()),
+            queued: count(line.len() - line.in_use()),
         })
     }
 

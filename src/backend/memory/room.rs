@@ -170,9 +170,9 @@ impl Room {
         });
         Inspection {
             in_use: count(self.permits.range(alive).count()),
-            waiting: count(waiters.clone().count()),
+            queued: count(waiters.clone().count()),
             holders: holders.take(MOST_LISTED).collect(),
-            waiters: waiters
+            queue: waiters
                 .take(MOST_LISTED)
                 .map(|(ticket, left)| ticket.info(left))
                 .collect(),

@@ -19,8 +19,8 @@ pub(super) mod wire;
 #[cfg(feature = "redis-tls")]
 use crate::backend::tls::Tls;
 use crate::backend::{
-    Backend, Batching, Call, Events, Inspection, Open, Outcome, Promises, Replies, Reply, Session,
-    each, together,
+    Backend, Batching, Call, Capabilities, Events, Inspection, Open, Outcome, Replies, Reply,
+    Session, each, together,
 };
 use crate::error::Error;
 use crate::name::{Node, Queue};
@@ -321,7 +321,7 @@ impl Redis {
     ///
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let redis = Redis::new("rediss://redis.example:6380")?
-    ///     .authority(std::fs::read("ca.pem")?)?
+    ///     .ca_certificate(std::fs::read("ca.pem")?)?
     ///     .client_certificate(std::fs::read("me.pem")?, std::fs::read("me.key")?)?;
     /// # Ok(())
     /// # }
@@ -336,7 +336,7 @@ impl Redis {
     /// [`ErrorKind::InvalidConfig`](crate::ErrorKind::InvalidConfig) if there is no certificate in it, or the URL is not `rediss://`.
     #[cfg(feature = "redis-tls")]
     #[cfg_attr(docsrs, doc(cfg(feature = "redis-tls")))]
-    pub fn authority(mut self, pem: impl AsRef<[u8]>) -> Result<Self, Error> {
+    pub fn ca_certificate(mut self, pem: impl AsRef<[u8]>) -> Result<Self, Error> {
         self.place.tls(|tls| tls.trust(pem.as_ref()))?;
         Ok(self)
     }
@@ -669,12 +669,12 @@ impl Session for RedisSession {
         Box::pin(self.within(CHECKING, self.try_everything()))
     }
 
-    fn promises(&self) -> Promises {
-        Promises {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
             fifo: true,
             token: true,
-            greatest_limit: u32::MAX,
-            least_lease: Duration::from_secs(1),
+            max_limit: u32::MAX,
+            min_lease: Duration::from_secs(1),
         }
     }
 }

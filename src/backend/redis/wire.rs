@@ -110,9 +110,9 @@ pub(super) fn inspection(value: Value) -> Option<Inspection> {
     let [in_use, waiting, holders, waiters] = <[Value; 4]>::try_from(items).ok()?;
     Some(Inspection {
         holders: tickets(holders)?,
-        waiters: tickets(waiters)?,
+        queue: tickets(waiters)?,
         in_use: unsigned(in_use)?,
-        waiting: unsigned(waiting)?,
+        queued: unsigned(waiting)?,
     })
 }
 

@@ -9,8 +9,8 @@ mod waits;
 
 use crate::backend::redis::{Line, PREFIX, Redis, checked_prefix};
 use crate::backend::{
-    Backend, Batching, Call, Events, Inspection, Open, Outcome, Promises, Replies, Reply, Session,
-    TicketInfo, TicketState, call_time, each,
+    Backend, Batching, Call, Capabilities, Events, Inspection, Open, Outcome, Replies, Reply,
+    Session, TicketInfo, TicketState, call_time, each,
 };
 use crate::clock::now;
 use crate::error::{Error, ErrorKind};
@@ -104,7 +104,7 @@ impl Redlock {
             let wrong = |error| Error::config(format!("server {} of Redlock: {error}", at + 1));
             Redis::new(url).map_err(wrong)
         });
-        Self::of(servers.collect::<Result<Vec<Redis>, Error>>()?)
+        Self::from_servers(servers.collect::<Result<Vec<Redis>, Error>>()?)
     }
 
     /// These servers, with the credentials and the TLS that were set for each. Their prefixes do not count.
@@ -115,7 +115,7 @@ impl Redlock {
     /// # fn main() -> Result<(), tower_permit::Error> {
     /// let server = |host| Ok(Redis::new(format!("redis://{host}"))?.credentials("permits", "secret"));
     /// let servers = ["one", "two", "three"].map(server);
-    /// let redlock = Redlock::of(servers.into_iter().collect::<Result<Vec<_>, tower_permit::Error>>()?)?;
+    /// let redlock = Redlock::from_servers(servers.into_iter().collect::<Result<Vec<_>, tower_permit::Error>>()?)?;
     /// # Ok(())
     /// # }
     /// ```
@@ -124,7 +124,7 @@ impl Redlock {
     ///
     /// As [`new`](Self::new), and for servers found by Sentinel and for clusters: those have replicas, which a majority
     /// must not count.
-    pub fn of(servers: impl IntoIterator<Item = Redis>) -> Result<Self, Error> {
+    pub fn from_servers(servers: impl IntoIterator<Item = Redis>) -> Result<Self, Error> {
         let servers: Vec<Redis> = servers.into_iter().collect();
         let mut known = HashSet::new();
         for (at, redis) in servers.iter().enumerate() {
@@ -346,9 +346,9 @@ impl RedlockSession {
             .collect();
         Ok(Inspection {
             in_use: u64::from(holder.is_some()),
-            waiting: u64::try_from(waiters.len()).unwrap_or(u64::MAX),
+            queued: u64::try_from(waiters.len()).unwrap_or(u64::MAX),
             holders: holder.into_iter().map(info).collect(),
-            waiters: waiters.into_iter().take(1_000).collect(),
+            queue: waiters.into_iter().take(1_000).collect(),
         })
     }
 
@@ -522,16 +522,16 @@ impl Session for RedlockSession {
         Box::pin(self.try_everything())
     }
 
-    fn promises(&self) -> Promises {
-        Promises {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
             fifo: false,
             token: true,
-            greatest_limit: 1,
-            least_lease: Duration::from_secs(1),
+            max_limit: 1,
+            min_lease: Duration::from_secs(1),
         }
     }
 
-    fn why_no_greater_limit(&self) -> &'static str {
+    fn max_limit_reason(&self) -> &'static str {
         ", for servers that each let in 2 let in 3 by majority when there are 3 of them, and 3 when there are 5"
     }
 }

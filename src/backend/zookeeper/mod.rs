@@ -9,7 +9,9 @@ mod tests;
 mod watch;
 mod words;
 
-use super::{Backend, Batching, Call, Events, Inspection, Open, Promises, Replies, Session, each};
+use super::{
+    Backend, Batching, Call, Capabilities, Events, Inspection, Open, Replies, Session, each,
+};
 use crate::error::Error;
 use crate::name::{Node, Queue};
 use futures_util::future::BoxFuture;
@@ -263,12 +265,12 @@ impl Session for ZooKeeperSession {
         Box::pin(self.within(CHECKING, self.link.check(lease)))
     }
 
-    fn promises(&self) -> Promises {
-        Promises {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
             fifo: true,
             token: true,
-            greatest_limit: u32::MAX,
-            least_lease: Duration::from_secs(1),
+            max_limit: u32::MAX,
+            min_lease: Duration::from_secs(1),
         }
     }
 }

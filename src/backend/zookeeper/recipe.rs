@@ -208,9 +208,9 @@ impl Link {
         let (holders, waiters) = view.line.split_at(view.in_use.min(view.line.len()));
         let mut inspection = Inspection {
             in_use: count(holders.len()),
-            waiting: count(waiters.len()),
+            queued: count(waiters.len()),
             holders: holders.iter().map(info).collect(),
-            waiters: waiters.iter().take(MOST_LISTED).map(info).collect(),
+            queue: waiters.iter().take(MOST_LISTED).map(info).collect(),
         };
         inspection.holders.sort_by_key(|info| info.lease_left);
         inspection.holders.truncate(MOST_LISTED);

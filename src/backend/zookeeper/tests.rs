@@ -154,7 +154,7 @@ impl Peer {
     /// How many hold and wait.
     async fn counts(&self) -> (u64, u64) {
         let seen = self.session.inspect(queue()).await.unwrap();
-        (seen.in_use, seen.waiting)
+        (seen.in_use, seen.queued)
     }
 
     async fn granted(&mut self) -> Grant {

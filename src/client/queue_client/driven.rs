@@ -176,7 +176,7 @@ impl QueueClient {
             holders.dedup();
             holders.truncate(MAX_LISTED);
             tracing::info!(
-                name = %name.queue, ?waited, in_use = seen.in_use, waiting = seen.waiting, ?holders,
+                name = %name.queue, ?waited, in_use = seen.in_use, waiting = seen.queued, ?holders,
                 "a caller has been waiting for a permit"
             );
         });

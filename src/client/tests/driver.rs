@@ -1,7 +1,7 @@
 //! A backend that is slow, silent or gone, and what callers see of it.
 
 use crate::backend::{
-    Backend, Batching, Call, Event, Events, Inspection, Open, Promises, Replies, Session, each,
+    Backend, Batching, Call, Capabilities, Event, Events, Inspection, Open, Replies, Session, each,
     exchange_one,
 };
 use crate::error::{Error, ErrorKind};
@@ -161,8 +161,8 @@ impl Session for Behind {
         self.session.check(lease)
     }
 
-    fn promises(&self) -> Promises {
-        self.session.promises()
+    fn capabilities(&self) -> Capabilities {
+        self.session.capabilities()
     }
 }
 
@@ -411,7 +411,7 @@ fn a_runtime_that_ends_under_its_coordinator_leaves_errors_and_no_waits() {
             let _ = given.block_on(stopped);
             drop(given);
         });
-        while permits.mutex("a").unwrap().inspect().await.unwrap().waiting == 0 {
+        while permits.mutex("a").unwrap().inspect().await.unwrap().queued == 0 {
             tokio::task::yield_now().await;
         }
         drop(stop);

@@ -155,8 +155,8 @@ impl<M, K, H, R> KeyedLayer<M, K, H, R> {
     /// A request waits from the first poll of its future until it has its key, the trip to the backend included. One that
     /// re-enters does not.
     #[must_use]
-    pub fn max_waiting_in_all(mut self, waiting: usize) -> Self {
-        self.choices.max_waiting_in_all = waiting;
+    pub fn max_waiting_total(mut self, waiting: usize) -> Self {
+        self.choices.max_waiting_total = waiting;
         self
     }
 
@@ -289,7 +289,7 @@ impl<M, K> KeyedLayer<M, K> {
             key: Arc::new(key),
             choices: Choices {
                 settings,
-                max_waiting_in_all: 16 * 1024,
+                max_waiting_total: 16 * 1024,
                 on_missing_key: OnMissingKey::default(),
             },
             mode: PhantomData,

@@ -35,7 +35,7 @@ pub(super) struct Entry {
     line: Arc<Line>,
     /// Last first.
     wanted: Vec<Wanted>,
-    max_waiting_in_all: usize,
+    max_waiting_total: usize,
     /// The first poll.
     since: Option<Instant>,
     wait: Option<Pin<Box<Acquire>>>,
@@ -83,7 +83,7 @@ impl Line {
     pub(super) fn enter(
         self: &Arc<Self>,
         key: &Key,
-        max_waiting_in_all: usize,
+        max_waiting_total: usize,
     ) -> Result<Entry, Error> {
         let wanted = key.wanted(self.kind, &self.name, self.limit)?;
         for name in &wanted {
@@ -92,7 +92,7 @@ impl Line {
         Ok(Entry {
             line: Arc::clone(self),
             wanted,
-            max_waiting_in_all,
+            max_waiting_total,
             since: None,
             wait: None,
             place: None,
@@ -182,7 +182,7 @@ impl Entry {
                     Some(permit) => Some(permit),
                     None => {
                         if settings.queue && self.place.is_none() {
-                            self.place = Some(self.line.place(self.max_waiting_in_all)?);
+                            self.place = Some(self.line.place(self.max_waiting_total)?);
                         }
                         let passed = clock::now().saturating_duration_since(since);
                         let wait = settings.request_after(passed);

@@ -64,7 +64,7 @@
 //! [`poll_ready`](tower_service::Service::poll_ready) is always ready, for the key is not known before the request is.
 //! The request gets in line at the first poll of its future, and waits there: for at most
 //! [`wait_timeout`](KeyedLayer::wait_timeout), behind at most [`max_waiting`](KeyedLayer::max_waiting) others for the
-//! same key, while at most [`max_waiting_in_all`](KeyedLayer::max_waiting_in_all) wait for any; or not at all, with
+//! same key, while at most [`max_waiting_total`](KeyedLayer::max_waiting_total) wait for any; or not at all, with
 //! [`reject_when_full`](KeyedLayer::reject_when_full). Requests for one key are served in the order in which they came,
 //! and one for another key never waits for them.
 //!
@@ -112,7 +112,7 @@
 //! * **Several keyed layers** over one another must come in the same order everywhere; else two requests can wait for
 //!   each other until their `wait_timeout`. Names of one layer that are taken together are in order by themselves.
 //! * **`tower::load_shed`** outside does nothing, since this layer is always ready: use `reject_when_full`, `max_waiting`
-//!   and `max_waiting_in_all`.
+//!   and `max_waiting_total`.
 //!
 //! ```
 //! use std::convert::Infallible;

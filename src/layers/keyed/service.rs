@@ -36,7 +36,7 @@ pub struct Keyed<M, S, K, H = AtResponse, R = AsError> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Choices {
     pub(super) settings: Settings,
-    pub(super) max_waiting_in_all: usize,
+    pub(super) max_waiting_total: usize,
     pub(super) on_missing_key: OnMissingKey,
 }
 
@@ -85,7 +85,7 @@ impl<M, S, K, H, R> Keyed<M, S, K, H, R> {
             )
         })?;
         if let Some(key) = key.filter(|key| !key.is_empty()) {
-            let most = self.choices.max_waiting_in_all;
+            let most = self.choices.max_waiting_total;
             return self.line.enter(&key, most).map(Some);
         }
         match self.choices.on_missing_key {

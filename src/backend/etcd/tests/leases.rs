@@ -155,7 +155,7 @@ async fn a_write_that_comes_late_is_fenced_off() {
     assert!(matches!(left, Ok(Reply::Done(_))), "{left:?}");
     sleep(Duration::from_millis(300)).await;
     let seen = a.session.inspect(queue()).await.unwrap();
-    assert_eq!((seen.in_use, seen.waiting), (0, 0));
+    assert_eq!((seen.in_use, seen.queued), (0, 0));
 }
 
 #[tokio::test]

@@ -45,10 +45,10 @@ async fn an_authority_of_its_own_is_trusted_and_no_other() {
     let authority = Authority::new();
     let cluster = EtcdCluster::start_secure(&authority);
     let etcd = secure(&cluster);
-    works(&etcd.clone().authority(authority.pem()).unwrap()).await;
+    works(&etcd.clone().ca_certificate(authority.pem()).unwrap()).await;
     // The system does not know this authority, and another does not help.
     refused(etcd.clone(), ErrorKind::Incompatible, "Etcd::authority").await;
-    let other = etcd.authority(Authority::new().pem()).unwrap();
+    let other = etcd.ca_certificate(Authority::new().pem()).unwrap();
     refused(other, ErrorKind::Incompatible, "Etcd::authority").await;
 }
 
@@ -56,7 +56,7 @@ async fn an_authority_of_its_own_is_trusted_and_no_other() {
 async fn a_certificate_is_shown_to_a_node_that_demands_one() {
     let authority = Authority::new();
     let cluster = EtcdCluster::start_strict(&authority);
-    let trusting = secure(&cluster).authority(authority.pem()).unwrap();
+    let trusting = secure(&cluster).ca_certificate(authority.pem()).unwrap();
     let showing = |from: &Authority| {
         let me = from.sign(&["me"]);
         let trusting = trusting.clone();
@@ -75,7 +75,7 @@ async fn tls_on_one_side_only_is_said() {
     let plain = Etcd::new(cluster.endpoints()).unwrap();
     refused(plain, ErrorKind::Unavailable, "127.0.0.1").await;
     let plain = EtcdCluster::start(1);
-    let etcd = secure(&plain).authority(authority.pem()).unwrap();
+    let etcd = secure(&plain).ca_certificate(authority.pem()).unwrap();
     refused(etcd, ErrorKind::Unavailable, "does not speak TLS").await;
 }
 
@@ -87,10 +87,10 @@ fn certificates_are_checked_when_given() {
     let plain = || Etcd::new(["h:1"]).unwrap();
     let secure = || Etcd::new(["https://h:1"]).unwrap();
     for wrong in [
-        plain().authority(&pem),
+        plain().ca_certificate(&pem),
         plain().client_certificate(&me.chain, &me.key),
-        secure().authority(""),
-        secure().authority(&pem[..pem.len() / 2]),
+        secure().ca_certificate(""),
+        secure().ca_certificate(&pem[..pem.len() / 2]),
         secure().client_certificate(&me.chain, ""),
         secure().client_certificate(&me.chain, &me.key[..me.key.len() / 2]),
         secure().client_certificate(&me.chain, &you.key),
@@ -100,6 +100,6 @@ fn certificates_are_checked_when_given() {
         assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
         assert!(!format!("{error} {error:?}").contains("PRIVATE"));
     }
-    let etcd = secure().authority(&pem).unwrap();
+    let etcd = secure().ca_certificate(&pem).unwrap();
     assert!(etcd.client_certificate(&me.chain, &me.key).is_ok());
 }

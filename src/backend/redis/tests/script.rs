@@ -274,7 +274,7 @@ async fn a_stall_takes_nothing_from_the_living() {
     }
     // The dead one has gone meanwhile.
     let seen = b.session.inspect(queue()).await.unwrap();
-    assert_eq!((seen.in_use, seen.waiting), (1, 1));
+    assert_eq!((seen.in_use, seen.queued), (1, 1));
     assert_eq!(server.command(&["ZCARD", keys()[0]]).int(), 1);
 }
 
@@ -485,11 +485,11 @@ async fn inspect_and_evict() {
     a.acquire(&[1]).await;
     b.acquire(&[2, 3]).await;
     let seen = a.session.inspect(queue()).await.unwrap();
-    assert_eq!((seen.in_use, seen.waiting), (1, 2));
+    assert_eq!((seen.in_use, seen.queued), (1, 2));
     assert_eq!(seen.holders[0].ticket, a.node.ticket(1));
     assert_eq!(seen.holders[0].node, a.node.as_str());
     assert!(seen.holders[0].lease_left > LEASE / 2 && seen.holders[0].lease_left <= LEASE);
-    assert_eq!(seen.waiters[1].ticket, b.node.ticket(3));
+    assert_eq!(seen.queue[1].ticket, b.node.ticket(3));
     assert!(a.session.evict(queue(), b.node.ticket(3)).await.unwrap());
     assert!(a.session.evict(queue(), a.node.ticket(1)).await.unwrap());
     assert!(!a.session.evict(queue(), a.node.ticket(1)).await.unwrap());
@@ -626,7 +626,7 @@ async fn a_lone_permit_is_seen_and_evicted() {
     let (a, b) = (Peer::new(&server.url()), Peer::new(&server.url()));
     a.acquire(&[1]).await;
     let seen = b.session.inspect(queue()).await.unwrap();
-    assert_eq!((seen.in_use, seen.waiting, seen.waiters.len()), (1, 0, 0));
+    assert_eq!((seen.in_use, seen.queued, seen.queue.len()), (1, 0, 0));
     assert_eq!(seen.holders[0].ticket, a.node.ticket(1));
     assert!(seen.holders[0].lease_left > LEASE / 2 && seen.holders[0].lease_left <= LEASE);
     assert!(!b.session.evict(queue(), a.node.ticket(2)).await.unwrap());

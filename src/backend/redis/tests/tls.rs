@@ -30,7 +30,7 @@ impl Place {
     }
 
     fn trusting(&self) -> Redis {
-        self.redis().authority(self.authority.pem()).unwrap()
+        self.redis().ca_certificate(self.authority.pem()).unwrap()
     }
 
     fn whole(&self) -> Redis {
@@ -72,10 +72,13 @@ async fn a_certificate_is_shown_and_one_is_checked() {
     refused(strange, ErrorKind::Denied, "client certificate").await;
     // The system does not know this authority, and another does not help.
     refused(place.redis(), ErrorKind::Incompatible, "authority").await;
-    let other = place.redis().authority(Authority::new().pem()).unwrap();
+    let other = place
+        .redis()
+        .ca_certificate(Authority::new().pem())
+        .unwrap();
     refused(other, ErrorKind::Incompatible, "authority").await;
     let both = [place.authority.pem(), Authority::new().pem()].concat();
-    let two = place.whole().authority(both).unwrap();
+    let two = place.whole().ca_certificate(both).unwrap();
     Peer::of(two).session.check(LEASE).await.unwrap();
 }
 
@@ -86,7 +89,7 @@ async fn other_names_and_other_ports_are_said() {
     let url = format!("rediss://127.0.0.1:{}", place.server.port());
     let plain = Redis::new(url)
         .unwrap()
-        .authority(place.authority.pem())
+        .ca_certificate(place.authority.pem())
         .unwrap();
     let a = Peer::of(plain);
     let error = a.session.check(LEASE).await.unwrap_err();
@@ -155,16 +158,16 @@ fn certificates_are_checked_when_given() {
     let torn = &pem[..pem.len() / 2];
     let cut = &me.key[..me.key.len() / 2];
     for wrong in [
-        redis().authority(""),
-        redis().authority("not PEM"),
-        redis().authority(torn),
-        redis().authority(&me.key),
+        redis().ca_certificate(""),
+        redis().ca_certificate("not PEM"),
+        redis().ca_certificate(torn),
+        redis().ca_certificate(&me.key),
         redis().client_certificate("", &me.key),
         redis().client_certificate(&me.chain, ""),
         redis().client_certificate(&me.chain, cut),
         redis().client_certificate(&me.chain, &you.key),
         redis().client_certificate(&me.key, &me.chain),
-        Redis::new("redis://h").unwrap().authority(&pem),
+        Redis::new("redis://h").unwrap().ca_certificate(&pem),
         Redis::new("redis://h")
             .unwrap()
             .client_certificate(&me.chain, &me.key),
@@ -178,7 +181,7 @@ fn certificates_are_checked_when_given() {
             assert!(!shown.contains(line), "{error}");
         }
     }
-    let redis = redis().authority(&pem).unwrap();
+    let redis = redis().ca_certificate(&pem).unwrap();
     let redis = redis.client_certificate(&me.chain, &me.key).unwrap();
     assert!(!format!("{redis:?}").contains("secret"));
 }
@@ -192,7 +195,7 @@ async fn sentinels_and_their_master_over_tls() {
     let urls = (set.sentinels.iter()).map(|s| format!("rediss://127.0.0.1:{}", s.tls_port()));
     let redis = Redis::sentinel(urls, MASTER).unwrap();
     let me = authority.sign(&["me"]);
-    let trusting = redis.clone().authority(authority.pem()).unwrap();
+    let trusting = redis.clone().ca_certificate(authority.pem()).unwrap();
     let whole = trusting.client_certificate(&me.chain, &me.key).unwrap();
     let (a, mut b) = (Peer::of(whole.clone()), Peer::of(whole));
     a.session.check(LEASE).await.unwrap();
@@ -212,7 +215,7 @@ async fn a_cluster_over_tls() {
     let url = format!("rediss://127.0.0.1:{}", cluster.nodes[0].tls_port());
     let redis = Redis::cluster([url]).unwrap();
     let me = authority.sign(&["me"]);
-    let trusting = redis.clone().authority(authority.pem()).unwrap();
+    let trusting = redis.clone().ca_certificate(authority.pem()).unwrap();
     let whole = trusting.client_certificate(&me.chain, &me.key).unwrap();
     let (a, mut b) = (Peer::of(whole.clone()), Peer::of(whole));
     a.session.check(LEASE).await.unwrap(); // at each node

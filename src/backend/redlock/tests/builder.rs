@@ -63,7 +63,7 @@ fn anything_else_is_refused_in_plain_words() {
     {
         let plain = ["a", "b"].map(|host| Redis::new(format!("redis://{host}")).unwrap());
         let sentinel = Redis::sentinel(["c:26379"], "mymaster").unwrap();
-        let error = Redlock::of(plain.into_iter().chain([sentinel])).unwrap_err();
+        let error = Redlock::from_servers(plain.into_iter().chain([sentinel])).unwrap_err();
         assert!(
             error.to_string().contains("no server of its own"),
             "{error}"
@@ -91,7 +91,7 @@ fn nothing_secret_is_shown() {
 fn a_limit_above_1_is_refused_with_the_reason() {
     let three = Redlock::new(["redis://a", "redis://b", "redis://c"]).unwrap();
     let permits = Coordinator::new(three);
-    assert!(!permits.promises().fifo);
+    assert!(!permits.capabilities().fifo);
     let error = permits.semaphore("export", 2).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidConfig);
     let said = error.to_string();

@@ -29,9 +29,12 @@ async fn a_lock_is_had_and_the_wrong_certificates_are_said() {
             let url = format!("rediss://127.0.0.1:{}", server.tls_port());
             set(at, Redis::new(url).unwrap())
         });
-        Redlock::of(servers).unwrap().prefix("shop").unwrap()
+        Redlock::from_servers(servers)
+            .unwrap()
+            .prefix("shop")
+            .unwrap()
     };
-    let trusting = |redis: Redis| redis.authority(authority.pem()).unwrap();
+    let trusting = |redis: Redis| redis.ca_certificate(authority.pem()).unwrap();
     let showing = |redis: Redis, me: &Certificate| {
         let redis = trusting(redis);
         redis.client_certificate(&me.chain, &me.key).unwrap()

@@ -111,7 +111,7 @@ async fn waits(line: &crate::Mutex, waiting: u64) {
     let end = Instant::now() + 20 * SECOND;
     loop {
         let seen = line.inspect().await;
-        if seen.as_ref().is_ok_and(|seen| seen.waiting == waiting) {
+        if seen.as_ref().is_ok_and(|seen| seen.queued == waiting) {
             return;
         }
         assert!(Instant::now() < end, "not {waiting}: {seen:?}");

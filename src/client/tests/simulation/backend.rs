@@ -129,7 +129,7 @@ impl Backend {
     }
 
     pub(super) fn waiting(&mut self, now: Time) -> u64 {
-        self.room.inspect(server_time(now)).waiting
+        self.room.inspect(server_time(now)).queued
     }
 
     /// Who has been let in was alive, there was room by his own limit, and his token is above all before.

@@ -44,7 +44,7 @@ impl World {
             let most = [4, 64][usize::from(self.brief && self.rng.chance(500))];
             let limit = 1 + self.rng.below(most) as u32;
             note!(self.now, "{n}: has the limit {limit} now");
-            self.greatest_limit = self.greatest_limit.max(limit as usize);
+            self.max_limit = self.max_limit.max(limit as usize);
             self.nodes[n].limit = limit;
             self.nodes[n].state.set_limit(limit);
             self.pump(n);

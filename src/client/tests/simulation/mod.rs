@@ -108,7 +108,7 @@ struct World {
     nodes: Vec<Peer>,
     callers: Vec<Caller>,
     /// The greatest limit that any node ever had.
-    greatest_limit: usize,
+    max_limit: usize,
     longest_lease: Time,
     /// The highest that anybody was given here, with the hops.
     highest: u64,
@@ -179,7 +179,7 @@ impl World {
             backend: Backend::new(),
             nodes: Vec::new(),
             callers: Vec::new(),
-            greatest_limit: 0,
+            max_limit: 0,
             longest_lease: 0,
             highest: 0,
             excused_until: 0,
@@ -199,7 +199,7 @@ impl World {
                 0 => limit,
                 _ => 1 + world.rng.below(4) as u32 + if brief { 60 } else { 0 },
             };
-            world.greatest_limit = world.greatest_limit.max(limit as usize);
+            world.max_limit = world.max_limit.max(limit as usize);
             world.longest_lease = world.longest_lease.max(lease * MILLI);
             let peer = world.peer(limit, Duration::from_millis(lease));
             world.nodes.push(peer);

@@ -76,9 +76,9 @@ impl World {
                 });
         }
         assert!(
-            valid <= self.greatest_limit,
+            valid <= self.max_limit,
             "{valid} hold at a limit of {}",
-            self.greatest_limit
+            self.max_limit
         );
     }
 
