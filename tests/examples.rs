@@ -2,9 +2,6 @@
 //!
 //! Every server is the test's own and ends with it.
 
-#[path = "support/mod.rs"]
-mod support;
-
 use std::process::{Child, Command, Stdio};
 use std::sync::Once;
 use std::time::{Duration, Instant};
@@ -14,6 +11,7 @@ use support::etcd::EtcdCluster;
 use support::redis::RedisServer;
 use support::sentinels::{MASTER, SentinelSet};
 use support::zookeeper::ZooKeepers;
+use test_support as support;
 
 /// What each process has to do, and how long one piece takes.
 const CALLERS: u32 = 12;
@@ -113,7 +111,7 @@ fn quickstart() -> Command {
             "--example",
             "quickstart",
         ]);
-        let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
+        let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/../Cargo.toml");
         let built = cargo.args(["--manifest-path", manifest]).status();
         assert!(built.expect("cargo runs").success(), "it does not build");
     });

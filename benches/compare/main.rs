@@ -1,10 +1,10 @@
 //! Ours beside the peers: in the same run, in turn, several rounds, medians.
 //!
 //! ```text
-//! cargo bench --bench compare                        # starts its own redis-server
-//! cargo bench --bench compare -- --quick             # within five minutes
-//! cargo bench --bench compare -- --quick hot_name    # only figures whose name contains this
-//! cargo bench --bench compare -- --save              # and keep the results: benches/results, README.md
+//! cargo bench -p tower-permit-benches --bench compare                        # starts its own redis-server
+//! cargo bench -p tower-permit-benches --bench compare -- --quick             # within five minutes
+//! cargo bench -p tower-permit-benches --bench compare -- --quick hot_name    # only figures whose name contains this
+//! cargo bench -p tower-permit-benches --bench compare -- --save              # and keep the results: benches/results, README.md
 //! ```
 //!
 //! One line a figure: its name, ours, the other's, their ratio, and the ratio to reach if there is one. What could not be measured
@@ -17,19 +17,14 @@ mod figures;
 mod heap;
 mod measure;
 mod ours;
-#[path = "../../tests/support/pause.rs"]
-#[allow(dead_code, unreachable_pub)]
-mod pause;
 mod peers;
 mod plot;
 mod report;
-#[path = "../../tests/support/redis.rs"]
-#[allow(dead_code, unreachable_pub)]
-mod server;
 mod worker;
 
 use figures::Results;
 use measure::Plan;
+use test_support::redis as server;
 
 /// What this run is asked for.
 struct Args {

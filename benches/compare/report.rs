@@ -14,10 +14,10 @@ const END: &str = "<!-- compare: end -->";
 pub(crate) fn write(results: &Results, quick: bool, save: bool) -> io::Result<()> {
     let table = table(results, quick);
     println!("\n{table}");
-    let project = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let benches = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut folders = vec![target().join("compare")];
     if save {
-        folders.push(project.join("benches/results"));
+        folders.push(benches.join("results"));
     }
     for folder in folders {
         fs::create_dir_all(&folder)?;
@@ -28,7 +28,7 @@ pub(crate) fn write(results: &Results, quick: bool, save: bool) -> io::Result<()
     }
     if save {
         let plot = "![How long an acquisition waits](benches/results/waits.svg)";
-        fill(&project.join("README.md"), &format!("{table}\n{plot}\n"))?;
+        fill(&benches.join("../README.md"), &format!("{table}\n{plot}\n"))?;
     }
     Ok(())
 }

@@ -1,8 +1,8 @@
 //! The contract between the client and the shared state, and the backends that keep it.
 //!
 //! A [`Session`] acts for one node. The client sends one [`Call`] for each of several names at a time, as a batch; the
-//! backend answers each call with a [`Reply`] and may push [`Event`]s at any time. `tests/conformance` checks every
-//! backend against the rules.
+//! backend answers each call with a [`Reply`] and may push [`Event`]s at any time. `conformance` checks every backend
+//! against the rules.
 
 use crate::error::Error;
 #[cfg(test)]
@@ -30,11 +30,10 @@ mod tls;
 pub(crate) mod zookeeper;
 
 #[cfg(test)]
-#[path = "../../tests/conformance/mod.rs"]
 mod conformance;
+
 #[cfg(all(test, any(feature = "etcd", feature = "redis", feature = "zookeeper")))]
-#[path = "../../tests/support/mod.rs"]
-mod support;
+use test_support as support;
 
 /// The most tickets that one call may name.
 pub(crate) const MAX_TICKETS: usize = 256;

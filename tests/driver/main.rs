@@ -5,9 +5,6 @@
 //! Every server and proxy is the test's own and ends with it. Times are upper bounds, wide enough for two busy cores; whatever
 //! can be awaited is awaited.
 
-#[path = "../support/mod.rs"]
-mod support;
-
 mod backends;
 mod dead_connections;
 mod floods;
@@ -21,6 +18,7 @@ use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Waker};
 use std::time::Duration;
+use test_support as support;
 use tokio::runtime::{Builder, Runtime};
 use tower_permit::{Coordinator, Error, ErrorKind, Mutex, MutexGuard, Permit, Semaphore};
 

@@ -3,12 +3,6 @@
 //! Every server, process and proxy is the test's own and ends with it. Times are bounds from above, wide enough for two
 //! busy cores; what can be awaited is awaited.
 
-#[path = "../support/modes.rs"]
-#[allow(dead_code, unreachable_pub)]
-mod modes;
-#[path = "../support/mod.rs"]
-mod support;
-
 mod agent;
 mod cancellation;
 mod clocks;
@@ -22,8 +16,10 @@ mod mutexes;
 mod outages;
 mod pushes;
 
+use common::modes;
 use std::future::Future;
 use std::time::{Duration, Instant};
+use test_support as support;
 use tower_permit::{Coordinator, Redis};
 
 /// The lease of most tests.

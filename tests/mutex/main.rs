@@ -1,15 +1,10 @@
 //! Mutexes over the in-process backend: one holder at a time, tokens that rise, loss, re-entrancy, several at once.
 
-#[path = "../support/modes.rs"]
-#[allow(dead_code, unreachable_pub)]
-mod modes;
-#[path = "../support/witness.rs"]
-mod witness;
-
+use common::modes;
 use std::time::Duration;
+use test_support::witness::Witness;
 use tokio::time::{Instant, advance, sleep, timeout};
 use tower_permit::{Coordinator, ErrorKind, Memory};
-use witness::Witness;
 
 const SECOND: Duration = Duration::from_secs(1);
 

@@ -3,9 +3,6 @@
 //! Every server, process and proxy is the test's own and ends with it. Times are bounds from above, wide enough for two
 //! busy cores. `SOAK_SECONDS` says for how long faults are made at random, `SOAK_SEED` which.
 
-#[path = "../support/mod.rs"]
-mod support;
-
 mod failover;
 mod holder;
 mod load;
@@ -18,6 +15,7 @@ use servers::{Cluster, OneRedis, Sentinels, ThreeEtcds, ThreeRedis};
 use soak::soak;
 use std::time::Duration;
 use support::zookeeper::ZooKeepers;
+use test_support as support;
 use tokio::sync::Mutex;
 
 /// The lease of these tests.

@@ -1,19 +1,12 @@
 //! Semaphores and permits over the in-process backend: what a caller may rely on, whatever the backend.
 
-#[path = "../support/logs.rs"]
-#[allow(dead_code, unreachable_pub)]
-mod logs;
-#[path = "../support/modes.rs"]
-#[allow(dead_code, unreachable_pub)]
-mod modes;
-#[path = "../support/witness.rs"]
-mod witness;
-
 mod cancellation;
 mod runtimes;
 mod said;
 mod semaphore;
 
+use common::modes;
+use test_support::{logs, witness};
 use tower_permit::{Coordinator, Memory, Semaphore};
 
 /// A semaphore of its own, with the coordinator to look at it.

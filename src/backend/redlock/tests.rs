@@ -8,12 +8,10 @@ mod restarts;
 #[cfg(feature = "redis-tls")]
 mod tls;
 mod tokens;
-#[allow(unreachable_pub)]
-#[path = "../../../tests/support/witness.rs"]
-mod witness;
 
 use super::*;
 use crate::backend::support::redis::RedisServer;
+use crate::backend::support::witness;
 use crate::backend::{Grant, exchange_one};
 use tokio::time::{Instant, sleep, timeout};
 

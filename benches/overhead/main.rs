@@ -1,7 +1,7 @@
 //! What a permit costs within one process: ours beside tokio's semaphore, tokio's mutex and `tower::limit`.
 //!
 //! ```text
-//! cargo bench --bench overhead
+//! cargo bench -p tower-permit-benches --bench overhead
 //! ```
 
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};

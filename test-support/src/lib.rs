@@ -1,5 +1,5 @@
-//! What several test programs share. Each uses a part of it.
-#![allow(dead_code, unreachable_pub)]
+//! Servers, proxies, clocks and processes for the tests of `tower-permit`. Independent of that crate, so that its unit
+//! tests can use them too.
 
 pub mod certificates;
 pub mod clock;
@@ -12,4 +12,5 @@ pub mod process;
 pub mod proxy;
 pub mod redis;
 pub mod sentinels;
+pub mod witness;
 pub mod zookeeper;

@@ -1,7 +1,6 @@
 //! What the tests share: semaphores, wakers that count, and inner services under control.
 
 use crate::modes;
-pub(crate) use crate::witness::Witness;
 use bytes::Bytes;
 use futures_util::task::noop_waker;
 use http_body::{Body, Frame, SizeHint};
@@ -12,47 +11,48 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
+pub use test_support::witness::Witness;
 use tokio::sync::mpsc;
 use tower::Service;
 use tower_permit::{BoxError, Error, ErrorKind, Memory, Semaphore};
 
-pub(crate) const fn secs(secs: u64) -> Duration {
+pub const fn secs(secs: u64) -> Duration {
     Duration::from_secs(secs)
 }
 
-pub(crate) const fn millis(millis: u64) -> Duration {
+pub const fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
 /// A semaphore that nobody else uses.
-pub(crate) fn semaphore(limit: u32) -> Semaphore {
+pub fn semaphore(limit: u32) -> Semaphore {
     modes::coordinator(Memory::new())
         .semaphore("test", limit)
         .expect("a semaphore")
 }
 
 /// In paused time: lets every task run until all of them wait for something.
-pub(crate) async fn settle() {
+pub async fn settle() {
     tokio::time::sleep(millis(1)).await;
 }
 
 /// In paused time: whether a permit is to be had without waiting for anybody.
-pub(crate) async fn is_free(semaphore: &Semaphore) -> bool {
+pub async fn is_free(semaphore: &Semaphore) -> bool {
     tokio::time::timeout(millis(5), semaphore.acquire())
         .await
         .is_ok_and(|permit| permit.is_ok())
 }
 
-pub(crate) async fn ready<S: Service<Req>, Req>(service: &mut S) -> Result<(), S::Error> {
+pub async fn ready<S: Service<Req>, Req>(service: &mut S) -> Result<(), S::Error> {
     poll_fn(|cx| service.poll_ready(cx)).await
 }
 
-pub(crate) fn poll_ready<S: Service<Req>, Req>(service: &mut S) -> Poll<Result<(), S::Error>> {
+pub fn poll_ready<S: Service<Req>, Req>(service: &mut S) -> Poll<Result<(), S::Error>> {
     service.poll_ready(&mut Context::from_waker(&noop_waker()))
 }
 
 /// Starts a wait in `poll_ready` that must not end by itself, and gives it the time to try.
-pub(crate) async fn stays_pending<S: Service<Req>, Req>(service: &mut S) -> bool {
+pub async fn stays_pending<S: Service<Req>, Req>(service: &mut S) -> bool {
     for _ in 0..3 {
         if poll_ready(service).is_ready() {
             return false;
@@ -63,7 +63,7 @@ pub(crate) async fn stays_pending<S: Service<Req>, Req>(service: &mut S) -> bool
 }
 
 /// The kind of an error of ours.
-pub(crate) fn kind(error: &BoxError) -> ErrorKind {
+pub fn kind(error: &BoxError) -> ErrorKind {
     error
         .downcast_ref::<Error>()
         .unwrap_or_else(|| panic!("not an error of ours: {error:?}"))
@@ -72,15 +72,15 @@ pub(crate) fn kind(error: &BoxError) -> ErrorKind {
 
 /// A waker that counts.
 #[derive(Debug, Default)]
-pub(crate) struct Wakes(AtomicUsize);
+pub struct Wakes(AtomicUsize);
 
 impl Wakes {
-    pub(crate) fn new() -> (Arc<Self>, Waker) {
+    pub fn new() -> (Arc<Self>, Waker) {
         let wakes = Arc::new(Self::default());
         (wakes.clone(), wakes.into())
     }
 
-    pub(crate) fn count(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.0.load(Ordering::SeqCst)
     }
 }
@@ -94,14 +94,14 @@ impl Wake for Wakes {
 /// An inner service that keeps tower's rules: each clone must be made ready before each call, and says so by a panic.
 /// Its readiness and its error in `poll_ready` are under control.
 #[derive(Debug)]
-pub(crate) struct Strict<F> {
+pub struct Strict<F> {
     answer: F,
-    pub(crate) control: Arc<Control>,
+    pub control: Arc<Control>,
     ready: bool,
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Control {
+pub struct Control {
     busy: AtomicBool,
     fail: AtomicBool,
     calls: AtomicUsize,
@@ -109,7 +109,7 @@ pub(crate) struct Control {
 }
 
 impl<F> Strict<F> {
-    pub(crate) fn new(answer: F) -> Self {
+    pub fn new(answer: F) -> Self {
         Self {
             answer,
             control: Arc::default(),
@@ -129,18 +129,18 @@ impl<F: Clone> Clone for Strict<F> {
 }
 
 impl Control {
-    pub(crate) fn busy(&self, busy: bool) {
+    pub fn busy(&self, busy: bool) {
         self.busy.store(busy, Ordering::SeqCst);
         if let Some(waker) = self.waker.lock().expect("lock").take() {
             waker.wake();
         }
     }
 
-    pub(crate) fn fail(&self) {
+    pub fn fail(&self) {
         self.fail.store(true, Ordering::SeqCst);
     }
 
-    pub(crate) fn calls(&self) -> usize {
+    pub fn calls(&self) -> usize {
         self.calls.load(Ordering::SeqCst)
     }
 }
@@ -177,7 +177,7 @@ where
 
 /// The inner service's own error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Boom(pub(crate) &'static str);
+pub struct Boom(pub &'static str);
 
 impl std::fmt::Display for Boom {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -188,13 +188,13 @@ impl std::fmt::Display for Boom {
 impl std::error::Error for Boom {}
 
 /// An inner service that answers its request.
-pub(crate) fn echo()
+pub fn echo()
 -> Strict<impl Fn(&'static str) -> std::future::Ready<Result<&'static str, Boom>> + Clone> {
     Strict::new(|request| std::future::ready(Ok(request)))
 }
 
 /// A service whose answer is a body that the test feeds.
-pub(crate) fn bodies<B: Body + Send + 'static>(
+pub fn bodies<B: Body + Send + 'static>(
     mut next: impl FnMut() -> B + Clone + Send + 'static,
 ) -> impl Service<
     http::Request<()>,
@@ -209,21 +209,21 @@ pub(crate) fn bodies<B: Body + Send + 'static>(
 
 /// A body that shows what it is sent.
 #[derive(Debug)]
-pub(crate) struct Fed {
+pub struct Fed {
     frames: mpsc::UnboundedReceiver<Result<Frame<Bytes>, Boom>>,
     /// Its length: at least, at most.
-    pub(crate) hint: (u64, Option<u64>),
+    pub hint: (u64, Option<u64>),
     /// Says the end together with the last frame.
     ends: Arc<AtomicBool>,
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Feed {
+pub struct Feed {
     frames: mpsc::UnboundedSender<Result<Frame<Bytes>, Boom>>,
     ends: Arc<AtomicBool>,
 }
 
-pub(crate) fn fed() -> (Feed, Fed) {
+pub fn fed() -> (Feed, Fed) {
     let (sender, frames) = mpsc::unbounded_channel();
     let ends = Arc::new(AtomicBool::new(false));
     (
@@ -240,16 +240,16 @@ pub(crate) fn fed() -> (Feed, Fed) {
 }
 
 impl Feed {
-    pub(crate) fn data(&self, data: &'static str) {
+    pub fn data(&self, data: &'static str) {
         self.send(Ok(Frame::data(Bytes::from(data))));
     }
 
-    pub(crate) fn send(&self, frame: Result<Frame<Bytes>, Boom>) {
+    pub fn send(&self, frame: Result<Frame<Bytes>, Boom>) {
         self.frames.send(frame).expect("the body is there");
     }
 
     /// `is_end_stream` is true from now on.
-    pub(crate) fn end_stream(&self) {
+    pub fn end_stream(&self) {
         self.ends.store(true, Ordering::SeqCst);
     }
 }

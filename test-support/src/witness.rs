@@ -1,5 +1,4 @@
 //! Counts who is inside, from outside.
-#![allow(dead_code)] // each test program uses a part of it
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
