@@ -56,7 +56,6 @@
 //! when a permit is lost. Names appear in their safe form ([`Semaphore::name`]), URLs never.
 
 #![forbid(unsafe_code)]
-#![warn(missing_docs, missing_debug_implementations, unreachable_pub)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 // The docs link to every backend. One that is not built in is no place to link to.
 #![cfg_attr(

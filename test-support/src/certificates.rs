@@ -6,12 +6,14 @@ use std::path::PathBuf;
 use tempfile::TempDir;
 
 /// Signs certificates for 127.0.0.1 and localhost.
+#[derive(Debug)]
 pub struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
     folder: TempDir,
 }
 
 /// A certificate and its key, in PEM form.
+#[derive(Debug)]
 pub struct Certificate {
     pub chain: String,
     pub key: String,

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 const SLOTS: u16 = 16_384;
 const PATIENCE: Duration = Duration::from_secs(30);
 
+#[derive(Debug)]
 pub struct RedisCluster {
     /// First the masters, then, in the same order, their replicas.
     pub nodes: Vec<RedisServer>,

@@ -1,5 +1,6 @@
 //! Servers, proxies, clocks and processes for the tests of `tower-permit`. Independent of that crate, so that its unit
 //! tests can use them too.
+#![allow(clippy::new_without_default)] // a test states what it starts
 
 pub mod certificates;
 pub mod clock;

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 pub const MASTER: &str = "mymaster";
 const PATIENCE: Duration = Duration::from_secs(30);
 
+#[derive(Debug)]
 pub struct SentinelSet {
     /// The first one is the master, as long as there is no failover.
     pub servers: Vec<RedisServer>,

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tower_permit::{AnyBackend, Coordinator, CoordinatorBuilder};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub(crate) enum Kind {
     Memory,
     Redis,
     /// Mutexes only.
@@ -21,10 +21,10 @@ pub enum Kind {
 }
 
 /// All that keep limits above 1.
-pub const WITH_LIMITS: [Kind; 4] = [Kind::Memory, Kind::Redis, Kind::Etcd, Kind::ZooKeeper];
+pub(crate) const WITH_LIMITS: [Kind; 4] = [Kind::Memory, Kind::Redis, Kind::Etcd, Kind::ZooKeeper];
 
 /// All backends.
-pub const ALL: [Kind; 5] = [
+pub(crate) const ALL: [Kind; 5] = [
     Kind::Memory,
     Kind::Redis,
     Kind::Redlock,
@@ -33,8 +33,8 @@ pub const ALL: [Kind; 5] = [
 ];
 
 /// One backend, under a prefix of its own. Its servers run for as long as any store uses them.
-pub struct Store {
-    pub kind: Kind,
+pub(crate) struct Store {
+    pub(crate) kind: Kind,
     backend: AnyBackend,
     _servers: Option<Arc<dyn Any + Send + Sync>>,
 }
@@ -50,7 +50,7 @@ struct Shared<T>(Mutex<Weak<T>>);
 // === impl Kind ===
 
 impl Kind {
-    pub fn has_limits(self) -> bool {
+    pub(crate) fn has_limits(self) -> bool {
         self != Self::Redlock
     }
 }
@@ -59,7 +59,7 @@ impl Kind {
 
 impl Store {
     /// Over servers that other tests use too.
-    pub fn shared(kind: Kind, prefix: &str) -> Self {
+    pub(crate) fn shared(kind: Kind, prefix: &str) -> Self {
         match kind {
             Kind::Memory => Self::new(kind, "memory:", None),
             Kind::Redis => {
@@ -87,7 +87,7 @@ impl Store {
     }
 
     /// Over servers that the test keeps itself.
-    pub fn at(kind: Kind, url: &str) -> Self {
+    pub(crate) fn at(kind: Kind, url: &str) -> Self {
         Self::new(kind, url, None)
     }
 
@@ -99,39 +99,39 @@ impl Store {
         }
     }
 
-    pub fn builder(&self) -> CoordinatorBuilder<AnyBackend> {
+    pub(crate) fn builder(&self) -> CoordinatorBuilder<AnyBackend> {
         Coordinator::builder(self.backend.clone())
     }
 
     /// With the default lease.
-    pub fn coordinator(&self) -> Coordinator {
+    pub(crate) fn coordinator(&self) -> Coordinator {
         self.builder().build().expect("fine settings")
     }
 
-    pub fn with_lease(&self, lease: Duration) -> Coordinator {
+    pub(crate) fn with_lease(&self, lease: Duration) -> Coordinator {
         self.builder().lease(lease).build().expect("fine settings")
     }
 }
 
-pub fn redis_url(port: u16, prefix: &str) -> String {
+pub(crate) fn redis_url(port: u16, prefix: &str) -> String {
     format!("redis://127.0.0.1:{port}?prefix={prefix}")
 }
 
-pub fn redlock_url(ports: &[u16; 3], prefix: &str) -> String {
+pub(crate) fn redlock_url(ports: &[u16; 3], prefix: &str) -> String {
     let urls = ports.map(|port| format!("redis://127.0.0.1:{port}"));
     format!("redlock:{}?prefix={prefix}", urls.join(","))
 }
 
-pub fn etcd_url(port: u16, prefix: &str) -> String {
+pub(crate) fn etcd_url(port: u16, prefix: &str) -> String {
     format!("etcd://127.0.0.1:{port}?prefix={prefix}")
 }
 
-pub fn zookeeper_url(port: u16, prefix: &str) -> String {
+pub(crate) fn zookeeper_url(port: u16, prefix: &str) -> String {
     format!("zookeeper://127.0.0.1:{port}?prefix={prefix}")
 }
 
 /// Redlock servers that remember nothing are not counted for one lease: these look as if they had been up for long.
-pub fn trust(servers: &[RedisServer; 3], prefix: &str) {
+pub(crate) fn trust(servers: &[RedisServer; 3], prefix: &str) {
     let marker = format!("{prefix}:redlock:since");
     for server in servers {
         server.command(&["SET", &marker, "1 1000"]);
@@ -139,7 +139,7 @@ pub fn trust(servers: &[RedisServer; 3], prefix: &str) {
 }
 
 /// Runs a test over each of these backends, all at the same time, each on a thread of its own.
-pub fn on_each(kinds: &[Kind], prefix: &str, test: impl Fn(&Store) + Sync) {
+pub(crate) fn on_each(kinds: &[Kind], prefix: &str, test: impl Fn(&Store) + Sync) {
     in_parallel(
         kinds,
         |kind| format!("{kind:?}"),
@@ -150,7 +150,11 @@ pub fn on_each(kinds: &[Kind], prefix: &str, test: impl Fn(&Store) + Sync) {
 }
 
 /// Runs a test for each of these, all at the same time, and fails with what failed for any.
-pub fn in_parallel<C: Sync>(cases: &[C], name: impl Fn(&C) -> String, test: impl Fn(&C) + Sync) {
+pub(crate) fn in_parallel<C: Sync>(
+    cases: &[C],
+    name: impl Fn(&C) -> String,
+    test: impl Fn(&C) + Sync,
+) {
     let failures: Vec<String> = thread::scope(|scope| {
         let run = |case| {
             let thread = thread::Builder::new().name(name(case));

@@ -15,25 +15,25 @@ use tower_permit::{Permit, Redis, Semaphore};
 
 /// The test's side.
 #[derive(Debug)]
-pub struct Agent(pub Process);
+pub(crate) struct Agent(pub Process);
 
 /// What a process did while it worked.
 #[derive(Clone, Copy, Debug)]
-pub struct Done {
-    pub granted: u64,
-    pub refused: u64,
-    pub lost: u64,
+pub(crate) struct Done {
+    pub(crate) granted: u64,
+    pub(crate) refused: u64,
+    pub(crate) lost: u64,
 }
 
 // === impl Agent ===
 
 impl Agent {
-    pub fn start(url: &str, lease: Duration) -> Self {
+    pub(crate) fn start(url: &str, lease: Duration) -> Self {
         Self::start_with(url, lease, [])
     }
 
     /// `env` is for the process.
-    pub fn start_with<const N: usize>(
+    pub(crate) fn start_with<const N: usize>(
         url: &str,
         lease: Duration,
         env: [(String, String); N],
@@ -47,31 +47,31 @@ impl Agent {
     }
 
     /// Asks for a permit; `key` is what it is called from now on.
-    pub fn acquire(&mut self, key: &str, name: &str, limit: u32) {
+    pub(crate) fn acquire(&mut self, key: &str, name: &str, limit: u32) {
         self.0.say(&format!("acquire {key} {name} {limit}"));
     }
 
-    pub async fn granted(&mut self, key: &str) {
+    pub(crate) async fn granted(&mut self, key: &str) {
         self.0.hear(&format!("granted {key}.")).await;
     }
 
-    pub async fn granted_within(&mut self, key: &str, within: Duration) -> bool {
+    pub(crate) async fn granted_within(&mut self, key: &str, within: Duration) -> bool {
         let heard = self.0.hear_within(&format!("granted {key}."), within).await;
         heard.is_some()
     }
 
-    pub async fn lost_within(&mut self, key: &str, within: Duration) -> bool {
+    pub(crate) async fn lost_within(&mut self, key: &str, within: Duration) -> bool {
         let heard = self.0.hear_within(&format!("lost {key}."), within).await;
         heard.is_some()
     }
 
-    pub async fn is_valid(&mut self, key: &str) -> bool {
+    pub(crate) async fn is_valid(&mut self, key: &str) -> bool {
         self.0.say(&format!("valid {key}"));
         self.0.hear(&format!("valid {key}.")).await == "true"
     }
 
     /// Whether it is valid by then: on a busy machine a renewal may be late.
-    pub async fn is_valid_within(&mut self, key: &str, within: Duration) -> bool {
+    pub(crate) async fn is_valid_within(&mut self, key: &str, within: Duration) -> bool {
         let end = Instant::now() + within;
         loop {
             let valid = self.is_valid(key).await;
@@ -83,13 +83,20 @@ impl Agent {
     }
 
     /// Gives a permit back: had it been held until then?
-    pub async fn release(&mut self, key: &str) -> bool {
+    pub(crate) async fn release(&mut self, key: &str) -> bool {
         self.0.say(&format!("release {key}"));
         self.0.hear(&format!("released {key}.")).await == "Ok(true)"
     }
 
     /// So many tasks take a permit, go in by the door, stay for a while, and begin anew.
-    pub async fn work(&mut self, door: &Door, name: &str, limit: u32, tasks: u32, hold: Duration) {
+    pub(crate) async fn work(
+        &mut self,
+        door: &Door,
+        name: &str,
+        limit: u32,
+        tasks: u32,
+        hold: Duration,
+    ) {
         let (door, hold) = (door.path(), hold.as_millis());
         let door = door.display();
         self.0
@@ -98,7 +105,7 @@ impl Agent {
     }
 
     /// Ends the work. Whoever waits gives up, whoever is inside comes out.
-    pub async fn stop(&mut self) -> Done {
+    pub(crate) async fn stop(&mut self) -> Done {
         self.0.say("stop");
         let numbers = self.0.hear("stopped").await;
         let mut numbers = numbers.split(' ').map(|number| number.parse().unwrap());
@@ -111,7 +118,7 @@ impl Agent {
     }
 
     /// What time it is, as that process sees it.
-    pub async fn wall_clock(&mut self) -> i64 {
+    pub(crate) async fn wall_clock(&mut self) -> i64 {
         self.0.say("time");
         self.0.hear("time").await.parse().unwrap()
     }

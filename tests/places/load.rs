@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use tokio::time::sleep;
 
 /// Times are those of the machine's monotonic clock, in microseconds, and so the same in every process.
-pub struct Load {
-    pub processes: Vec<Process>,
+pub(crate) struct Load {
+    pub(crate) processes: Vec<Process>,
     limit: usize,
     /// By queue.
     visits: BTreeMap<String, Vec<Visit>>,
@@ -32,7 +32,7 @@ struct Visit {
 
 impl Load {
     /// A process for each URL.
-    pub fn start(urls: &[String], limit: u32, names: &[&str]) -> Self {
+    pub(crate) fn start(urls: &[String], limit: u32, names: &[&str]) -> Self {
         let mut alone = BTreeMap::new();
         let start = |(number, url): (usize, &String)| {
             let mut process = Process::start("holder::holder", [("PLACES_URL", url)]);
@@ -51,7 +51,7 @@ impl Load {
     }
 
     /// From then on newcomers were let in, in every process.
-    pub async fn is_normal_within(&mut self, bound: Duration) {
+    pub(crate) async fn is_normal_within(&mut self, bound: Duration) {
         let (since, start) = (now(), Instant::now());
         loop {
             self.listen();
@@ -63,12 +63,12 @@ impl Load {
     }
 
     /// The servers may have forgotten, and as many as the limit more may have come in.
-    pub fn excuse(&mut self, from: u64, to: u64) {
+    pub(crate) fn excuse(&mut self, from: u64, to: u64) {
         self.excused.push((from, to));
     }
 
     /// Ends all, and looks at what was seen. Returns how many permits were lost while they were held.
-    pub async fn end(mut self) -> u64 {
+    pub(crate) async fn end(mut self) -> u64 {
         let mut lost = 0;
         for process in &mut self.processes {
             process.say("stop");

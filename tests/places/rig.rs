@@ -11,7 +11,7 @@ use tokio::time::sleep;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// One kind of servers. Everything is synchronous.
-pub trait Servers {
+pub(crate) trait Servers {
     const LIMIT: u32 = 4;
     const NAMES: &[&str] = &["load"];
     /// The servers tell clients and each other where the proxies are, so there is one for each; else each process has
@@ -47,7 +47,7 @@ pub trait Servers {
 }
 
 #[derive(Clone, Debug)]
-pub enum What {
+pub(crate) enum What {
     /// SIGSTOP.
     Pause,
     /// SIGKILL.
@@ -63,16 +63,16 @@ pub enum What {
 }
 
 #[derive(Clone, Debug)]
-pub struct Strike {
-    pub what: What,
-    pub servers: Vec<usize>,
+pub(crate) struct Strike {
+    pub(crate) what: What,
+    pub(crate) servers: Vec<usize>,
     /// `None`: until newcomers are let in by those that are left.
-    pub time: Option<Duration>,
+    pub(crate) time: Option<Duration>,
 }
 
-pub struct Rig<S> {
-    pub servers: S,
-    pub load: Load,
+pub(crate) struct Rig<S> {
+    pub(crate) servers: S,
+    pub(crate) load: Load,
     /// By process, and server.
     proxies: Vec<Vec<Proxy>>,
     /// How many losses there were when somebody last looked, and when that was.
@@ -82,7 +82,7 @@ pub struct Rig<S> {
 // === impl Rig ===
 
 impl<S: Servers> Rig<S> {
-    pub async fn start(start: impl FnOnce() -> S) -> Self {
+    pub(crate) async fn start(start: impl FnOnce() -> S) -> Self {
         let mut servers = block_in_place(start);
         let mut proxies = Vec::new();
         for _ in 0..if S::ANNOUNCED { 1 } else { 2 } {
@@ -111,7 +111,7 @@ impl<S: Servers> Rig<S> {
     }
 
     /// Something goes wrong for a while, and is mended. Then all is as before, within its time.
-    pub async fn strike(&mut self, strike: &Strike) {
+    pub(crate) async fn strike(&mut self, strike: &Strike) {
         println!("{}: {strike:?}", now());
         let start = Instant::now();
         self.begin(strike);
@@ -145,7 +145,7 @@ impl<S: Servers> Rig<S> {
         }
     }
 
-    pub async fn end(mut self) {
+    pub(crate) async fn end(mut self) {
         self.look_for_losses(&[]);
         self.load.end().await;
     }

@@ -15,13 +15,13 @@ use std::time::{Duration, Instant};
 const THIRD: Duration = Duration::from_millis(LEASE.as_millis() as u64 / 3);
 
 /// One server, which forgets everything when it is killed.
-pub struct OneRedis {
+pub(crate) struct OneRedis {
     server: RedisServer,
     killed: u64,
 }
 
 /// A master and two replicas behind three sentinels. All know each other by their proxies.
-pub struct Sentinels {
+pub(crate) struct Sentinels {
     set: SentinelSet,
     /// By server.
     proxies: Vec<u16>,
@@ -29,15 +29,15 @@ pub struct Sentinels {
 }
 
 /// Masters, and perhaps a replica for each. Clients and replicas know them by their proxies, the cluster's bus does not.
-pub struct Cluster {
-    pub cluster: RedisCluster,
+pub(crate) struct Cluster {
+    pub(crate) cluster: RedisCluster,
     killed: u64,
 }
 
 /// Three of them, for Redlock.
-pub struct ThreeRedis([RedisServer; 3]);
+pub(crate) struct ThreeRedis([RedisServer; 3]);
 
-pub struct ThreeEtcds {
+pub(crate) struct ThreeEtcds {
     cluster: EtcdCluster,
     /// Since when the leader is paused.
     stopped: Cell<Option<Instant>>,
@@ -48,7 +48,7 @@ pub struct ThreeEtcds {
 // === impl OneRedis ===
 
 impl OneRedis {
-    pub fn start() -> Self {
+    pub(crate) fn start() -> Self {
         Self {
             server: RedisServer::start(),
             killed: 0,
@@ -107,7 +107,7 @@ impl Servers for OneRedis {
 
 impl Sentinels {
     /// A master that is alone does not write.
-    pub fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let args = [
             "--min-replicas-to-write",
             "1",
@@ -230,7 +230,7 @@ impl Servers for Sentinels {
 // === impl Cluster ===
 
 impl Cluster {
-    pub fn start(masters: usize, with_replicas: bool) -> Self {
+    pub(crate) fn start(masters: usize, with_replicas: bool) -> Self {
         Self {
             cluster: RedisCluster::start(masters, with_replicas),
             killed: 0,
@@ -238,7 +238,7 @@ impl Cluster {
     }
 
     /// The master of a name.
-    pub fn master_of(&self, name: &str) -> usize {
+    pub(crate) fn master_of(&self, name: &str) -> usize {
         let master = self.cluster.master_of(&key(name)).port();
         let mut ports = self.ports().into_iter();
         ports.position(|port| port == master).expect("one of ours")
@@ -307,14 +307,14 @@ impl Servers for Cluster {
 }
 
 /// Where the permits of a name are kept.
-pub fn key(name: &str) -> String {
+pub(crate) fn key(name: &str) -> String {
     format!("places:limit:{{{name}}}")
 }
 
 // === impl ThreeRedis ===
 
 impl ThreeRedis {
-    pub fn start() -> Self {
+    pub(crate) fn start() -> Self {
         Self([(); 3].map(|()| RedisServer::start()))
     }
 }
@@ -369,7 +369,7 @@ impl Servers for ThreeRedis {
 // === impl ThreeEtcds ===
 
 impl ThreeEtcds {
-    pub fn start() -> Self {
+    pub(crate) fn start() -> Self {
         Self {
             cluster: EtcdCluster::start(3),
             stopped: Cell::default(),

@@ -16,7 +16,7 @@ fn setting(name: &str) -> Option<u64> {
 }
 
 /// Faults one after the other, with quiet times between.
-pub async fn soak<S: Servers>(start: impl FnOnce() -> S) {
+pub(crate) async fn soak<S: Servers>(start: impl FnOnce() -> S) {
     let _alone = ALONE.lock().await;
     let time = Duration::from_secs(setting("SOAK_SECONDS").unwrap_or(20));
     let seed = setting("SOAK_SEED").unwrap_or_else(|| u64::from(rand::random::<u32>()));
