@@ -34,7 +34,7 @@
 //!
 //! | fault | limit | tokens rise | normal again | shown by |
 //! | --- | --- | --- | --- | --- |
-//! | a process that holds dies | kept | yes | one lease after its last word | `the_permits_of_a_killed_process_come_back_one_lease_later`, `rule_05_a_dead_node_frees_everything`, `rule_08_tokens_increase_over_expiry` |
+//! | a process that holds dies | kept | yes | one lease after its last word | `the_permits_of_a_killed_process_come_back_one_lease_later`, `rule_05_a_dead_node_frees_all_tickets`, `rule_08_tokens_increase_over_expiry` |
 //! | a process is paused beyond its lease | kept; what it does in its pause nobody can prevent | yes | at its return | `a_holder_that_stood_still_learns_its_loss_at_once_and_frees_nobody_else`, `a_frozen_holder_has_lost_it_and_the_next_token_is_higher` |
 //! | a process is paused for less | kept, and nothing is lost | yes | at once | `a_short_pause_loses_nothing` |
 //! | a process is cut off | kept | yes | 2 s | `a_link_that_is_cut_towards_the_server`, `a_link_that_is_cut_towards_the_client`, `a_connection_that_is_dead_towards_the_server_is_replaced`, `a_connection_that_is_dead_towards_the_client_is_replaced`, `a_link_on_which_everything_is_lost_is_used_again_when_it_is_back` |
@@ -44,8 +44,8 @@
 //! | it is flushed, or evicts our keys | at most `limit` more | yes | a third of a lease | `who_waits_is_back_in_the_queue_after_everything_was_flushed`, `a_flush_loses_it_and_says_so_and_the_next_token_is_higher`, `rule_08_tokens_increase_over_a_flush`. An eviction is not tested: it is a flush of one name. Who gets a mutex from hand to hand before its process has heard of it has the [lower token](super::queue#when-the-store-forgets) of who has lost it |
 //! | it fails over, and its address moves | at most `limit` more | yes | 2 s | not tested: nothing moves an address here. To a process it is a restart of the server |
 //! | its clock steps, or a process's | kept | yes | at once | `steps_of_the_servers_clock_evict_nobody`, `a_process_whose_clock_is_an_hour_off_is_like_any_other`, `tokens_rise_over_a_clock_that_steps`. Not kept: tokens, if it is flushed and its clock has fallen behind |
-//! | answers get lost, calls run late | kept | yes | at once | `a_lost_answer_makes_nobody_wait_for_himself`, `a_call_that_runs_after_its_retry_makes_no_permit_and_no_second_holder`, `whatever_goes_wrong_no_rule_breaks_and_nobody_is_stuck` |
-//! | pushes get lost, or are refused | kept | yes | half a lease; ten times a second where they are refused | `rule_04_look_again_is_enough_when_a_permit_is_given_back`, `without_the_right_to_the_channels_waiting_is_slower_and_one_warning_says_so`, `two_processes_that_may_neither_publish_nor_listen_still_take_turns` |
+//! | answers get lost, calls run late | kept | yes | at once | `a_lost_answer_makes_nobody_wait_for_himself`, `a_call_that_runs_after_its_retry_makes_no_permit_and_no_second_holder`, `random_faults_break_no_rule_and_block_no_waiter` |
+//! | pushes get lost, or are refused | kept | yes | half a lease; ten times a second where they are refused | `rule_04_polling_suffices_after_a_release`, `without_the_right_to_the_channels_waiting_is_slower_and_one_warning_says_so`, `two_processes_that_may_neither_publish_nor_listen_still_take_turns` |
 //! | its memory is full | kept | yes | at once | `when_memory_is_full_permits_are_renewed_released_and_handed_on` |
 //!
 //! # Redis with Sentinel
@@ -76,14 +76,14 @@
 //!
 //! | fault | limit | tokens rise | normal again | shown by |
 //! | --- | --- | --- | --- | --- |
-//! | a process that holds dies | kept | yes | one lease after its last word | `rule_05_a_dead_holder_goes_one_lease_after_its_last_word`, `rule_08_tokens_increase_over_expiry` |
-//! | a process is paused beyond its lease, or cut off | kept; what it does in its pause nobody can prevent | yes | at its return | `rule_09_a_late_enter_after_a_flush_holds_for_one_lease_at_most`, `whatever_goes_wrong_with_a_limit_of_1` |
+//! | a process that holds dies | kept | yes | one lease after its last word | `rule_05_a_dead_holder_expires_one_lease_after_its_last_heartbeat`, `rule_08_tokens_increase_over_expiry` |
+//! | a process is paused beyond its lease, or cut off | kept; what it does in its pause nobody can prevent | yes | at its return | `rule_09_a_late_acquire_after_a_flush_holds_for_at_most_one_lease`, `random_faults_with_a_limit_of_1` |
 //! | a minority is down | kept | yes | at once | `two_of_five_may_be_down`, `tokens_rise_across_majorities_though_a_clock_is_ahead` |
 //! | a minority is paused or slow | kept | yes | at once | `a_slow_server_slows_nobody_and_is_cleaned_when_it_is_back` |
 //! | a majority is down or paused | kept; who holds loses the lock a lease later | yes | 2 s, or the longest lease where they come back empty | `with_three_of_five_down_nobody_gets_in_and_who_holds_learns_of_it`, `a_failed_extension_frees_nothing` |
 //! | servers restart with their data | kept | yes | at once | `servers_that_come_back_with_their_data_vote_at_once` |
 //! | they restart without, or are flushed | kept; one more if a majority forgets at once and leases differ | yes | the longest lease | `a_server_that_came_back_empty_lets_no_second_holder_in`, `it_waits_for_the_longest_lease_of_anybody`, `a_holder_outlives_restarts_one_after_the_other`, `a_majority_that_forgets_everything_forgets_who_had_a_longer_lease`, `the_first_lock_waits_for_one_lease` |
-//! | keys are evicted | kept on a minority; on a majority one more | yes | a third of a lease | `gone_is_said_only_by_a_majority`, `rule_04_a_permit_that_was_lost_is_seen_to_be_gone`, `rule_08_tokens_increase_over_a_flush` |
+//! | keys are evicted | kept on a minority; on a majority one more | yes | a third of a lease | `gone_is_said_only_by_a_majority`, `rule_04_a_lost_permit_is_reported_gone`, `rule_08_tokens_increase_over_a_flush` |
 //! | the clock of one steps | kept | yes | at once | `one_clock_that_steps_lets_nobody_in`, `tokens_rise_across_majorities_though_a_clock_is_ahead` |
 //! | those of a majority step ahead | one more | yes | a third of a lease | not tested: it is not kept. It is an eviction on a majority |
 //! | answers get lost, attempts and roll-backs come late | kept | yes | a few retries | `a_lost_answer_is_made_good`, `a_late_roll_back_takes_nothing_from_anybody`, `an_attempt_that_arrives_after_its_roll_back_takes_nothing`, `a_roll_back_that_arrives_late_delays_nobody_for_long`, `three_servers_and_three_clients_that_take_one_each`, `three_that_took_one_each_need_a_few_retries_only` |
@@ -101,7 +101,7 @@
 //! | all of it restarts with its data | kept | yes | an election | `a_watch_goes_on_after_a_restart_and_a_compaction` |
 //! | it is wiped, or restored from an older snapshot | at most `limit` more | no: they start anew | at once | `a_cluster_that_is_wiped_loses_everything_and_goes_on` |
 //! | its clock steps | kept | yes | at once | not tested: etcd asks the kernel for the time, past all that a test could put before it. Its leases go by a clock that does not step; tokens are numbers of writes |
-//! | answers get lost, calls run late | kept | yes | at once | `a_write_that_comes_late_is_fenced_off`, `what_stands_under_the_lease_and_nobody_knows_is_swept`, `whatever_goes_wrong_no_rule_breaks_and_nobody_is_stuck` |
+//! | answers get lost, calls run late | kept | yes | at once | `a_write_that_comes_late_is_fenced_off`, `what_stands_under_the_lease_and_nobody_knows_is_swept`, `random_faults_break_no_rule_and_block_no_waiter` |
 //!
 //! # ZooKeeper
 //!
@@ -112,6 +112,6 @@
 //! | the leader pauses or dies | kept | yes | an election | `the_leader_is_paused`, `the_leader_is_killed` |
 //! | the majority is down, and comes back with its data | kept: nobody gets in | yes | an election | `two_of_three_are_down_and_one_comes_back` |
 //! | it is wiped | at most `limit` more | no: they start anew | one session | `a_server_that_is_wiped_loses_everything_and_goes_on` |
-//! | our nodes are deleted by hand | at most `limit` more | yes | a third of a lease | `rule_04_a_permit_that_was_lost_is_seen_to_be_gone`, `rule_08_tokens_increase_over_a_flush` |
+//! | our nodes are deleted by hand | at most `limit` more | yes | a third of a lease | `rule_04_a_lost_permit_is_reported_gone`, `rule_08_tokens_increase_over_a_flush` |
 //! | its clock steps | kept | yes | at once | `a_step_of_the_servers_clock_ends_no_session` |
 //! | answers get lost, calls run late | kept | yes | at once | `lost_while_connecting`, `lost_while_entering`, `lost_while_keeping`, `lost_while_leaving`, `lost_while_waiting`, `the_orphan_of_a_lost_reply_is_found_again`, `a_call_that_is_held_up_and_given_up_changes_nothing_later`, `a_silent_connection_is_replaced` |

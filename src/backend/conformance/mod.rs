@@ -1,203 +1,188 @@
-//! The rules that every backend keeps, as tests: written once, run over each backend.
+//! The conformance suite: one test for each rule of the backend contract, run over each backend.
 //!
-//! The name of a test says the rule and the backend: `conformance::memory::rule_03_…`. A new backend implements
-//! [`Rig`](rig::Rig) and adds one line at the end of this file. The tests see a backend as a gate does: through
-//! `Session`, with leases of a backend's own choice; they are part of the library's unit tests, since the contract is
+//! The name of a test contains the backend and the rule: `conformance::memory::rule_03_…`. A new backend implements
+//! [`Fixture`](fixtures::Fixture) and adds one line at the end of this file. The tests use a backend as the client does,
+//! through `Session`, with a lease that suits the backend. They are unit tests of the library because the contract is
 //! private.
 
-mod calls;
-#[cfg(feature = "etcd")]
-mod etcd_rig;
+mod administration;
+mod fixtures;
 mod leases;
-mod memory_rig;
-mod model;
-mod pauses;
+mod limits_and_order;
 mod peer;
-mod places;
-mod queue;
-#[cfg(feature = "redis")]
-mod redis_rig;
-#[cfg(feature = "redlock")]
-mod redlock_rig;
-mod rig;
-#[cfg(any(
-    feature = "redis-cluster",
-    feature = "redis-sentinel",
-    feature = "redis-tls"
-))]
-mod shared_redis_rig;
+mod queue_entries;
+mod queue_model;
+mod random_faults;
+mod repeated_calls;
+mod stalls;
 mod tokens;
-mod tools;
-mod walk;
-#[cfg(feature = "zookeeper")]
-mod zookeeper_rig;
 
-use rig::Rig;
+use fixtures::Fixture;
 
-/// Runs the suite over one backend. `$backend: $rig` runs all of it. `a mutex without a queue` leaves out what only a
-/// backend with a queue of its own can keep: order, limits above 1, grants by somebody else's call, a view of everybody
-/// who waits, and grace after a stall. `check_and_capabilities` sees to it that such a backend promises none of that.
+/// Runs the suite over one backend. `$backend: $fixture` runs all of it. `a mutex without a queue` omits what requires a
+/// queue at the backend: order, limits above 1, grants by another node's call, a list of all queued tickets, and grace
+/// after a stall. `check_and_capabilities` asserts that such a backend promises none of it.
 macro_rules! conformance {
-    ($backend:ident: $rig:ty) => {
+    ($backend:ident: $fixture:ty) => {
         mod $backend {
             use super::*;
 
-            conformance! { everywhere $rig }
-            conformance! { with_a_queue $rig }
+            conformance! { all_backends $fixture }
+            conformance! { with_a_queue $fixture }
         }
     };
-    ($backend:ident: $rig:ty, a mutex without a queue) => {
+    ($backend:ident: $fixture:ty, a mutex without a queue) => {
         mod $backend {
             use super::*;
 
-            conformance! { everywhere $rig }
+            conformance! { all_backends $fixture }
         }
     };
-    (everywhere $rig:ty) => {
-        conformance! { $rig => queue:
-            rule_01_names_have_nothing_to_do_with_each_other
-            rule_03_a_try_that_fails_leaves_nothing_behind
+    (all_backends $fixture:ty) => {
+        conformance! { $fixture => limits_and_order:
+            rule_01_names_are_independent
+            rule_03_a_refused_try_acquire_stores_nothing
         }
-        conformance! { $rig => calls:
+        conformance! { $fixture => repeated_calls:
             rule_02_a_lower_number_changes_nothing
-            rule_02_a_lower_number_is_not_even_a_word_of_its_node
+            rule_02_a_lower_number_is_no_heartbeat
             rule_02_the_same_number_is_answered_again
-            rule_02_the_same_number_is_carried_out_again_after_everything_ran_out
-            rule_02_numbers_count_for_each_node_and_name
-            rule_02_a_retried_enter_of_a_held_ticket_renews_it
-            rule_02_a_try_of_a_held_ticket_renews_it
-            rule_02_keep_never_creates
-            rule_02_leave_of_an_unknown_ticket_is_fine
-            rule_09_a_leave_wins_over_its_own_late_enter
-            rule_09_a_leave_wins_for_as_long_as_the_node_is_remembered
-            rule_09_a_late_enter_after_a_flush_holds_for_one_lease_at_most
+            rule_02_the_same_number_is_executed_again_after_expiry
+            rule_02_numbers_are_per_node_and_name
+            rule_02_a_retried_acquire_of_a_held_ticket_renews_it
+            rule_02_try_acquire_of_a_held_ticket_renews_it
+            rule_02_renew_never_creates
+            rule_02_release_of_an_unknown_ticket_is_a_no_op
+            rule_09_a_release_wins_over_its_own_late_acquire
+            rule_09_a_release_wins_while_the_node_is_remembered
+            rule_09_a_late_acquire_after_a_flush_holds_for_at_most_one_lease
         }
-        conformance! { $rig => places:
-            rule_04_a_waiter_whose_place_was_lost_is_back_after_its_next_enter
-            rule_04_a_waiter_that_was_silent_for_too_long_is_back_after_its_next_enter
-            rule_04_a_permit_that_was_lost_is_seen_to_be_gone
-            rule_04_look_again_is_enough_when_a_permit_is_given_back
-            rule_04_look_again_is_enough_when_a_holder_dies
-            rule_04_a_grant_is_pushed_to_the_node_it_is_for
+        conformance! { $fixture => queue_entries:
+            rule_04_a_lost_queue_entry_is_recreated_by_the_next_acquire
+            rule_04_an_expired_queue_entry_is_recreated_by_the_next_acquire
+            rule_04_a_lost_permit_is_reported_gone
+            rule_04_polling_suffices_after_a_release
+            rule_04_polling_suffices_after_a_holder_dies
+            rule_04_a_grant_is_pushed_to_its_node
         }
-        conformance! { $rig => leases:
-            rule_05_keep_never_shrinks_a_deadline
-            rule_05_a_dead_holder_goes_one_lease_after_its_last_word
-            rule_05_a_dead_waiter_at_the_head_holds_nobody_up
-            rule_06_the_clock_of_the_client_does_not_matter
-            rule_07_a_long_lease_does_not_stretch_a_short_one
+        conformance! { $fixture => leases:
+            rule_05_renew_never_shortens_a_deadline
+            rule_05_a_dead_holder_expires_one_lease_after_its_last_heartbeat
+            rule_05_a_dead_queue_head_blocks_no_waiter
+            rule_06_the_client_clock_does_not_matter
+            rule_07_a_long_lease_does_not_extend_a_short_one
         }
-        conformance! { $rig => tokens:
+        conformance! { $fixture => tokens:
             rule_08_a_permit_keeps_its_token
-            rule_08_a_push_and_a_retry_tell_the_same_token
+            rule_08_a_push_and_a_retry_carry_the_same_token
             rule_08_tokens_increase_over_expiry
             rule_08_tokens_increase_over_a_flush
-            rule_08_tokens_increase_after_the_name_was_forgotten
+            rule_08_tokens_increase_after_the_name_expired
             rule_10_an_idle_name_leaves_nothing
             rule_10_many_idle_names_leave_nothing
-            rule_10_after_a_crash_nothing_is_left_an_hour_later
+            rule_10_a_crash_leaves_nothing_an_hour_later
         }
-        conformance! { $rig => tools:
-            evict_of_an_unknown_ticket_says_so
+        conformance! { $fixture => administration:
+            evict_of_an_unknown_ticket_returns_false
             check_and_capabilities
         }
-        conformance! { $rig => walk:
-            whatever_goes_wrong_with_a_limit_of_1
+        conformance! { $fixture => random_faults:
+            random_faults_with_a_limit_of_1
         }
     };
-    (with_a_queue $rig:ty) => {
-        conformance! { $rig => queue:
-            rule_01_only_as_many_are_in_as_the_limit_says
-            rule_01_each_node_is_held_to_its_own_limit
-            rule_01_a_head_at_its_limit_holds_back_those_behind
-            rule_01_lowering_a_limit_evicts_nobody
-            rule_01_raising_a_limit_lets_the_queue_in
+    (with_a_queue $fixture:ty) => {
+        conformance! { $fixture => limits_and_order:
+            rule_01_no_more_permits_than_the_limit
+            rule_01_each_node_has_its_own_limit
+            rule_01_a_queue_head_at_its_limit_blocks_those_behind
+            rule_01_lowering_a_limit_evicts_no_holder
+            rule_01_raising_a_limit_grants_queued_tickets
             rule_01_a_whole_batch_of_256
             rule_03_first_in_first_out_over_all_nodes
             rule_03_the_oldest_of_a_batch_is_first
-            rule_03_a_newcomer_never_passes_the_queue
-            rule_03_a_newcomer_does_not_profit_from_a_dead_holder
-            rule_03_a_try_never_passes_the_queue
-            rule_03_a_repeated_enter_keeps_its_place
-            rule_03_one_call_leaves_and_enters_at_the_end
+            rule_03_a_new_ticket_never_overtakes_the_queue
+            rule_03_a_new_ticket_does_not_overtake_when_a_holder_dies
+            rule_03_try_acquire_never_overtakes_the_queue
+            rule_03_a_repeated_acquire_keeps_its_position
+            rule_03_one_call_releases_and_enqueues_at_the_end
         }
-        conformance! { $rig => model:
-            rule_03_it_does_what_a_plain_queue_does
+        conformance! { $fixture => queue_model:
+            rule_03_it_matches_a_plain_queue
         }
-        conformance! { $rig => calls:
-            rule_02_keep_does_not_keep_a_mere_place
-            rule_02_leave_says_whether_it_held
+        conformance! { $fixture => repeated_calls:
+            rule_02_renew_does_not_keep_a_queue_entry
+            rule_02_release_reports_whether_it_was_held
         }
-        conformance! { $rig => places:
-            rule_04_only_who_waits_is_told_to_look_again
-            rule_04_what_a_call_granted_its_own_node_is_in_the_answer
+        conformance! { $fixture => queue_entries:
+            rule_04_only_nodes_with_queued_tickets_get_poll_after
+            rule_04_grants_to_the_calling_node_are_in_its_reply
         }
-        conformance! { $rig => leases:
-            rule_05_a_permit_ends_one_lease_after_its_nodes_last_word
-            rule_05_keep_and_enter_move_the_deadline
+        conformance! { $fixture => leases:
+            rule_05_a_permit_expires_one_lease_after_its_nodes_last_heartbeat
+            rule_05_renew_and_acquire_move_the_deadline
             rule_05_a_permit_that_is_not_named_is_not_renewed
-            rule_05_a_grant_by_another_counts_from_the_waiters_last_word
-            rule_05_a_grant_by_another_has_the_waiters_lease
-            rule_05_a_waiting_ticket_lives_one_lease_too
-            rule_05_a_dead_node_frees_everything
-            rule_07_a_short_lease_does_not_cut_a_long_one
+            rule_05_a_grant_by_another_node_counts_from_the_waiters_last_heartbeat
+            rule_05_a_grant_by_another_node_has_the_waiters_lease
+            rule_05_a_queued_ticket_expires_after_one_lease
+            rule_05_a_dead_node_frees_all_tickets
+            rule_07_a_short_lease_does_not_shorten_a_long_one
         }
-        conformance! { $rig => tokens:
+        conformance! { $fixture => tokens:
             rule_08_tokens_increase
         }
-        conformance! { $rig => pauses:
+        conformance! { $fixture => stalls:
             a_stall_evicts_no_live_holder
-            a_stall_evicts_nobody_through_another_name
-            after_a_stall_the_dead_go_within_half_the_longest_lease
+            a_stall_evicts_no_holder_through_another_name
+            after_a_stall_dead_holders_expire_within_half_the_longest_lease
             a_second_stall_does_not_prolong_the_grace
             stalls_within_a_grace_do_not_prolong_it
-            a_short_gap_does_not_hold_the_dead_for_half_of_a_long_lease
-            who_is_a_little_late_keeps_what_nobody_took
-            during_a_grace_a_silent_head_neither_blocks_nor_loses_its_place
+            a_short_gap_does_not_keep_dead_holders_for_half_a_long_lease
+            a_slightly_late_holder_keeps_an_untaken_permit
+            during_a_grace_a_silent_queue_head_neither_blocks_nor_loses_its_position
         }
-        conformance! { $rig => tools:
-            evict_takes_out_a_holder_and_grants_the_next
-            evict_takes_out_a_waiter
-            inspect_shows_who_holds_and_who_waits
-            inspect_shows_only_the_living
+        conformance! { $fixture => administration:
+            evict_removes_a_holder_and_grants_the_next
+            evict_removes_a_queued_ticket
+            inspect_lists_holders_and_queue
+            inspect_lists_only_live_tickets
             inspect_lists_at_most_a_thousand
         }
-        conformance! { $rig => walk:
-            whatever_goes_wrong_no_rule_breaks_and_nobody_is_stuck
-            whatever_goes_wrong_with_mixed_limits_and_leases
+        conformance! { $fixture => random_faults:
+            random_faults_break_no_rule_and_block_no_waiter
+            random_faults_with_mixed_limits_and_leases
         }
     };
-    ($rig:ty => $file:ident: $($test:ident)*) => {
+    ($fixture:ty => $file:ident: $($test:ident)*) => {
         $(
             #[tokio::test]
             async fn $test() {
-                let rig = <$rig>::start().await;
-                $file::$test(&rig).await;
+                let fixture = <$fixture>::start().await;
+                $file::$test(&fixture).await;
             }
         )*
     };
 }
 
-conformance!(memory: memory_rig::MemoryRig);
+conformance!(memory: fixtures::memory::MemoryFixture);
 #[cfg(feature = "redis")]
-conformance!(redis: redis_rig::RedisRig);
+conformance!(redis: fixtures::redis::RedisFixture);
 #[cfg(feature = "redis")]
-conformance!(redis_without_pushes: redis_rig::RedisRig<false>);
+conformance!(redis_without_pushes: fixtures::redis::RedisFixture<false>);
 #[cfg(feature = "redlock")]
-conformance!(redlock_of_3: redlock_rig::RedlockRig<3>, a mutex without a queue);
+conformance!(redlock_of_3: fixtures::redlock::RedlockFixture<3>, a mutex without a queue);
 #[cfg(feature = "redlock")]
-conformance!(redlock_of_5: redlock_rig::RedlockRig<5>, a mutex without a queue);
+conformance!(redlock_of_5: fixtures::redlock::RedlockFixture<5>, a mutex without a queue);
 #[cfg(feature = "redis-tls")]
-conformance!(redis_acl_over_tls: shared_redis_rig::SharedRig<shared_redis_rig::Tls>);
+conformance!(redis_acl_over_tls: fixtures::redis_deployments::DeploymentFixture<fixtures::redis_deployments::Tls>);
 #[cfg(feature = "redis-sentinel")]
-conformance!(redis_sentinel: shared_redis_rig::SharedRig<shared_redis_rig::Sentinel>);
+conformance!(redis_sentinel: fixtures::redis_deployments::DeploymentFixture<fixtures::redis_deployments::Sentinel>);
 #[cfg(feature = "redis-cluster")]
-conformance!(redis_cluster: shared_redis_rig::SharedRig<shared_redis_rig::Cluster>);
+conformance!(redis_cluster: fixtures::redis_deployments::DeploymentFixture<fixtures::redis_deployments::Cluster>);
 #[cfg(feature = "zookeeper")]
-conformance!(zookeeper: zookeeper_rig::ZooKeeperRig<1>);
+conformance!(zookeeper: fixtures::zookeeper::ZooKeeperFixture<1>);
 #[cfg(feature = "zookeeper")]
-conformance!(zookeeper_3: zookeeper_rig::ZooKeeperRig<3>);
+conformance!(zookeeper_3: fixtures::zookeeper::ZooKeeperFixture<3>);
 #[cfg(feature = "etcd")]
-conformance!(etcd: etcd_rig::EtcdRig<1>);
+conformance!(etcd: fixtures::etcd::EtcdFixture<1>);
 #[cfg(feature = "etcd")]
-conformance!(etcd_3: etcd_rig::EtcdRig<3>);
+conformance!(etcd_3: fixtures::etcd::EtcdFixture<3>);

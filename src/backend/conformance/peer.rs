@@ -1,4 +1,4 @@
-//! A node as the tests drive it: it says exactly what it is told to.
+//! A node whose calls a test controls one by one.
 
 use crate::backend::{
     Call, Event, Grant, Inspection, Outcome, Reply, Session, TicketState, exchange_one,
@@ -10,9 +10,9 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-/// How much a deadline may be off: backends count in milliseconds, and we read clocks before and after a call.
+/// Tolerance of a deadline: backends count in milliseconds, and the test reads the clock before and after a call.
 const ROUNDING: Duration = Duration::from_millis(5);
-/// How long we wait for what was pushed.
+/// How long to wait for a push.
 const PUSHED_WITHIN: Duration = Duration::from_millis(500);
 
 pub(super) struct Peer {
@@ -20,55 +20,55 @@ pub(super) struct Peer {
     pub(super) node: Node,
     pub(super) events: mpsc::UnboundedReceiver<Event>,
     pub(super) queue: Queue,
-    /// Of its last call.
+    /// The number of its last call.
     pub(super) number: u64,
     pub(super) limit: u32,
     pub(super) lease: Duration,
-    /// What it says while time passes.
-    pub(super) repeats: Say,
-    /// When its last call was made: before and after.
-    pub(super) last_word: Span,
+    /// The operations of the calls that it repeats while time passes.
+    pub(super) repeats: Operations,
+    /// The moments before and after its last call.
+    pub(super) last_heartbeat: Span,
 }
 
-/// What a call says of tickets.
+/// The operations of one call, as ticket numbers.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Say {
+pub(super) struct Operations {
     pub(super) release: Vec<u64>,
     pub(super) renew: Vec<u64>,
     pub(super) acquire: Vec<u64>,
     pub(super) try_acquire: Vec<u64>,
 }
 
-/// Something happened between these two moments.
+/// An event happened between these two moments.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Span(pub(super) Instant, pub(super) Instant);
 
-pub(super) fn nothing() -> Say {
-    Say::default()
+pub(super) fn operations() -> Operations {
+    Operations::default()
 }
 
-pub(super) fn acquire(tickets: impl IntoIterator<Item = u64>) -> Say {
-    nothing().acquire(tickets)
+pub(super) fn acquire(tickets: impl IntoIterator<Item = u64>) -> Operations {
+    operations().acquire(tickets)
 }
 
-pub(super) fn renew(tickets: impl IntoIterator<Item = u64>) -> Say {
-    nothing().renew(tickets)
+pub(super) fn renew(tickets: impl IntoIterator<Item = u64>) -> Operations {
+    operations().renew(tickets)
 }
 
-pub(super) fn release(tickets: impl IntoIterator<Item = u64>) -> Say {
-    nothing().release(tickets)
+pub(super) fn release(tickets: impl IntoIterator<Item = u64>) -> Operations {
+    operations().release(tickets)
 }
 
-pub(super) fn try_acquire(tickets: impl IntoIterator<Item = u64>) -> Say {
-    nothing().try_acquire(tickets)
+pub(super) fn try_acquire(tickets: impl IntoIterator<Item = u64>) -> Operations {
+    operations().try_acquire(tickets)
 }
 
-/// One letter for each: Held, Waiting, Refused, Gone.
+/// Returns one letter for each state: Held, Queued, Refused, Gone.
 pub(super) fn letters(states: &[TicketState]) -> String {
     (states.iter())
         .map(|state| match state {
             TicketState::Held { .. } => 'H',
-            TicketState::Queued => 'W',
+            TicketState::Queued => 'Q',
             TicketState::Refused => 'R',
             TicketState::Gone => 'G',
         })
@@ -79,9 +79,9 @@ pub(super) fn tickets(grants: &[Grant]) -> Vec<u64> {
     grants.iter().map(|grant| grant.ticket).collect()
 }
 
-// === impl Say ===
+// === impl Operations ===
 
-impl Say {
+impl Operations {
     pub(super) fn acquire(mut self, tickets: impl IntoIterator<Item = u64>) -> Self {
         self.acquire.extend(tickets);
         self
@@ -123,8 +123,8 @@ impl Peer {
             number: 0,
             limit,
             lease,
-            repeats: nothing(),
-            last_word: Span(now, now),
+            repeats: operations(),
+            last_heartbeat: Span(now, now),
         }
     }
 
@@ -138,21 +138,21 @@ impl Peer {
         self
     }
 
-    /// Says it under this number, which may be an old one.
-    pub(super) async fn send(&mut self, number: u64, say: Say) -> Reply {
+    /// Sends a call with this number, which may be lower than that of an earlier call.
+    pub(super) async fn send(&mut self, number: u64, operations: Operations) -> Reply {
         let call = Call {
             queue: self.queue.clone(),
             number,
             limit: self.limit,
             lease: self.lease,
-            release: say.release,
-            renew: say.renew,
-            acquire: say.acquire,
-            try_acquire: say.try_acquire,
+            release: operations.release,
+            renew: operations.renew,
+            acquire: operations.acquire,
+            try_acquire: operations.try_acquire,
         };
         let mut before = Instant::now();
         let mut reply = exchange_one(&*self.session, call.clone()).await;
-        // On a busy machine a majority may be late: then a gate says it again, and so do we.
+        // On a busy machine a majority may answer late. The client then repeats the call.
         for _ in 0..3 {
             let late = |error: &Error| error.kind() == ErrorKind::Unavailable;
             if self.session.capabilities().fifo || !reply.as_ref().is_err_and(late) {
@@ -162,54 +162,54 @@ impl Peer {
             reply = exchange_one(&*self.session, call.clone()).await;
         }
         let reply = reply.expect("an answer");
-        self.last_word = Span(before, Instant::now());
+        self.last_heartbeat = Span(before, Instant::now());
         reply
     }
 
-    /// Says it under the next number.
-    pub(super) async fn say(&mut self, say: Say) -> Outcome {
+    /// Sends a call with the next number.
+    pub(super) async fn call(&mut self, operations: Operations) -> Outcome {
         self.number += 1;
-        match self.send(self.number, say).await {
+        match self.send(self.number, operations).await {
             Reply::Done(outcome) => outcome,
-            Reply::Stale => panic!("the newest call was taken for an old one"),
+            Reply::Stale => panic!("the newest call is stale"),
         }
     }
 
     pub(super) async fn repeat(&mut self) -> Outcome {
-        self.say(self.repeats.clone()).await
+        self.call(self.repeats.clone()).await
     }
 
     pub(super) async fn acquire(&mut self, tickets: impl IntoIterator<Item = u64>) -> String {
-        letters(&self.say(acquire(tickets)).await.acquired)
+        letters(&self.call(acquire(tickets)).await.acquired)
     }
 
     pub(super) async fn renew(&mut self, tickets: impl IntoIterator<Item = u64>) -> String {
-        letters(&self.say(renew(tickets)).await.renewed)
+        letters(&self.call(renew(tickets)).await.renewed)
     }
 
     pub(super) async fn release(&mut self, tickets: impl IntoIterator<Item = u64>) -> Vec<bool> {
-        self.say(release(tickets)).await.released
+        self.call(release(tickets)).await.released
     }
 
-    pub(super) async fn tries(&mut self, tickets: impl IntoIterator<Item = u64>) -> String {
-        letters(&self.say(try_acquire(tickets)).await.tried)
+    pub(super) async fn try_acquire(&mut self, tickets: impl IntoIterator<Item = u64>) -> String {
+        letters(&self.call(try_acquire(tickets)).await.tried)
     }
 
-    /// Enters and must be let in at once. Returns the token.
-    pub(super) async fn must_enter(&mut self, ticket: u64) -> u64 {
-        match self.say(acquire([ticket])).await.acquired[..] {
+    /// Acquires a permit that must be granted at once. Returns the token.
+    pub(super) async fn must_acquire(&mut self, ticket: u64) -> u64 {
+        match self.call(acquire([ticket])).await.acquired[..] {
             [TicketState::Held { token }] => token,
-            ref other => panic!("ticket {ticket} was not let in: {other:?}"),
+            ref other => panic!("ticket {ticket} was not granted: {other:?}"),
         }
     }
 
-    /// Repeats `enter` until the ticket holds. Returns when that was.
-    pub(super) async fn enters_within(&mut self, ticket: u64, time: Duration) -> Instant {
-        self.enters_within_beside(ticket, time, &mut []).await
+    /// Repeats `acquire` until the ticket is held. Returns the moment of that reply.
+    pub(super) async fn acquires_within(&mut self, ticket: u64, time: Duration) -> Instant {
+        self.acquires_within_beside(ticket, time, &mut []).await
     }
 
-    /// The same, while others repeat what they have to say.
-    pub(super) async fn enters_within_beside(
+    /// The same, while other nodes repeat their calls.
+    pub(super) async fn acquires_within_beside(
         &mut self,
         ticket: u64,
         time: Duration,
@@ -220,21 +220,21 @@ impl Peer {
             for other in &mut *others {
                 other.repeat().await;
             }
-            let outcome = self.say(acquire([ticket])).await;
+            let outcome = self.call(acquire([ticket])).await;
             let now = Instant::now();
             if let [TicketState::Held { .. }] = outcome.acquired[..] {
                 return now;
             }
             assert!(
                 now - start <= time,
-                "ticket {ticket} still waits after {time:?}: {outcome:?}"
+                "ticket {ticket} is still queued after {time:?}: {outcome:?}"
             );
-            let pause = outcome.poll_after.expect("told when to look again");
+            let pause = outcome.poll_after.expect("a time to poll again");
             tokio::time::sleep(pause.min(self.lease / 5)).await;
         }
     }
 
-    /// The next grant that is pushed, if one comes.
+    /// Returns the next pushed grant, if one arrives in time.
     pub(super) async fn pushed(&mut self) -> Option<Grant> {
         let next = async {
             loop {
@@ -260,30 +260,30 @@ impl Peer {
         evicted.expect("an answer")
     }
 
-    /// How many hold and wait, as the backend shows it.
+    /// Returns how many tickets are held and queued according to the backend.
     pub(super) async fn counts(&self) -> (u64, u64) {
         let inspection = self.inspect().await;
         (inspection.in_use, inspection.queued)
     }
 
-    /// Whether the ticket is shown, as a holder or as a waiter.
+    /// Whether the backend lists the ticket, held or queued.
     pub(super) async fn shows(&self, ticket: String) -> bool {
         let inspection = self.inspect().await;
         let mut all = inspection.holders.iter().chain(&inspection.queue);
         all.any(|info| info.ticket == ticket)
     }
 
-    /// Asserts that a ticket lives until one lease after a word, as the backend shows it.
-    pub(super) async fn assert_lives(&self, ticket: u64, word: Span, lease: Duration) {
+    /// Asserts that, according to the backend, a ticket expires one lease after a heartbeat.
+    pub(super) async fn assert_lives(&self, ticket: u64, heartbeat: Span, lease: Duration) {
         let before = Instant::now();
         let inspection = self.inspect().await;
         let after = Instant::now();
         let name = self.node.ticket(ticket);
         let mut all = inspection.holders.iter().chain(&inspection.queue);
         let Some(info) = all.find(|info| info.ticket == name) else {
-            panic!("ticket {ticket} is not shown: {inspection:?}");
+            panic!("ticket {ticket} is not listed: {inspection:?}");
         };
-        // Servers that are counted by majority keep a lease a little longer, for their clocks may drift.
+        // A majority of servers keeps a lease a little longer, because their clocks may drift.
         let drift = match self.session.capabilities().fifo {
             true => Duration::ZERO,
             false => lease / 100,
@@ -291,10 +291,10 @@ impl Peer {
         let earliest = before + info.lease_left.saturating_sub(drift);
         let latest = after + info.lease_left;
         assert!(
-            earliest <= word.1 + lease + ROUNDING && word.0 + lease <= latest + ROUNDING,
+            earliest <= heartbeat.1 + lease + ROUNDING && heartbeat.0 + lease <= latest + ROUNDING,
             "ticket {ticket} has {:?} left, but its lease of {lease:?} began {:?} ago",
             info.lease_left,
-            before - word.0,
+            before - heartbeat.0,
         );
     }
 }

@@ -1,26 +1,26 @@
-//! Without faults and without time, a backend does exactly what a plain queue does.
+//! Compares a backend with a model: without faults and expiry it behaves as a plain queue does.
 
-use super::peer::{Peer, Say, letters, tickets};
-use super::rig::{Rig, queue};
+use super::fixtures::{Fixture, queue};
+use super::peer::{Operations, Peer, letters, tickets};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use std::collections::VecDeque;
 
-/// The simplest thing that keeps rules 1 and 3. A ticket is a node and a number.
+/// The simplest queue that follows rules 1 and 3. A ticket is a node and a number.
 #[derive(Debug, Default)]
 struct Model {
     holds: Vec<(usize, u64)>,
     waits: VecDeque<(usize, u64)>,
 }
 
-pub(super) async fn rule_03_it_does_what_a_plain_queue_does<R: Rig>(rig: &R) {
-    let (seeds, steps) = if R::VIRTUAL { (100, 200) } else { (8, 120) };
+pub(super) async fn rule_03_it_matches_a_plain_queue<F: Fixture>(fixture: &F) {
+    let (seeds, steps) = if F::PAUSED_TIME { (100, 200) } else { (8, 120) };
     for seed in 0..seeds {
         let mut random = StdRng::seed_from_u64(seed);
         let mut peers: Vec<Peer> = (0..3)
-            .map(|_| rig.peer(1).about(queue(&format!("name {seed}"))))
-            // Time is of no interest here, nor is how busy the machine is.
-            .map(|peer| peer.lease(R::LEASE * 4))
+            .map(|_| fixture.peer(1).about(queue(&format!("name {seed}"))))
+            // Long enough that no ticket expires on a busy machine.
+            .map(|peer| peer.lease(F::LEASE * 4))
             .collect();
         let mut model = Model::default();
         let mut limits = [0; 3];
@@ -31,37 +31,37 @@ pub(super) async fn rule_03_it_does_what_a_plain_queue_does<R: Rig>(rig: &R) {
         let mut next = 0;
         for step in 0..steps {
             let at = random.random_range(0..peers.len());
-            // Everything it has is named, so that nothing runs out.
-            let mut say = Say::default();
+            // The call names all tickets of the node, so that none expires.
+            let mut operations = Operations::default();
             for &(_, ticket) in model.holds.iter().filter(|(node, _)| *node == at) {
                 let list = match random.random_range(0..4) {
-                    0 => &mut say.release,
-                    1 => &mut say.acquire,
-                    _ => &mut say.renew,
+                    0 => &mut operations.release,
+                    1 => &mut operations.acquire,
+                    _ => &mut operations.renew,
                 };
                 list.push(ticket);
             }
             for &(_, ticket) in model.waits.iter().filter(|(node, _)| *node == at) {
                 let releases = random.random_range(0..8) == 0;
                 let list = if releases {
-                    &mut say.release
+                    &mut operations.release
                 } else {
-                    &mut say.acquire
+                    &mut operations.acquire
                 };
                 list.push(ticket);
             }
             for _ in 0..random.random_range(0..3) {
                 next += 1;
-                let tries = random.random_range(0..3) == 0;
-                let list = if tries {
-                    &mut say.try_acquire
+                let try_acquire = random.random_range(0..3) == 0;
+                let list = if try_acquire {
+                    &mut operations.try_acquire
                 } else {
-                    &mut say.acquire
+                    &mut operations.acquire
                 };
                 list.push(next);
             }
-            let expected = model.exchange(at, &limits, &say);
-            let outcome = peers[at].say(say.clone()).await;
+            let expected = model.exchange(at, &limits, &operations);
+            let outcome = peers[at].call(operations.clone()).await;
             let got = (
                 outcome.released,
                 letters(&outcome.renewed),
@@ -72,7 +72,7 @@ pub(super) async fn rule_03_it_does_what_a_plain_queue_does<R: Rig>(rig: &R) {
             );
             assert_eq!(
                 got, expected,
-                "seed {seed}, step {step}: {say:?}, now {model:?}"
+                "seed {seed}, step {step}: {operations:?}, now {model:?}"
             );
         }
     }
@@ -81,8 +81,8 @@ pub(super) async fn rule_03_it_does_what_a_plain_queue_does<R: Rig>(rig: &R) {
 type Answer = (Vec<bool>, String, String, String, Vec<u64>, (u64, u64));
 
 impl Model {
-    fn exchange(&mut self, node: usize, limits: &[usize], say: &Say) -> Answer {
-        let left = (say.release.iter())
+    fn exchange(&mut self, node: usize, limits: &[usize], operations: &Operations) -> Answer {
+        let left = (operations.release.iter())
             .map(|&ticket| {
                 self.waits.retain(|waits| *waits != (node, ticket));
                 let before = self.holds.len();
@@ -90,10 +90,13 @@ impl Model {
                 self.holds.len() < before
             })
             .collect();
-        let renewed = say.renew.iter().map(|&ticket| self.state(node, ticket));
+        let renewed = operations
+            .renew
+            .iter()
+            .map(|&ticket| self.state(node, ticket));
         let renewed = renewed.collect();
         let waited = self.waits.clone();
-        for &ticket in &say.acquire {
+        for &ticket in &operations.acquire {
             if self.state(node, ticket) == 'G' {
                 self.waits.push_back((node, ticket));
             }
@@ -109,10 +112,10 @@ impl Model {
                 granted.push(head.1);
             }
         }
-        let acquired = (say.acquire.iter())
+        let acquired = (operations.acquire.iter())
             .map(|&ticket| self.state(node, ticket))
             .collect();
-        let tried = (say.try_acquire.iter())
+        let tried = (operations.try_acquire.iter())
             .map(|&ticket| {
                 if !self.waits.is_empty() || self.holds.len() >= limits[node] {
                     return 'R';
@@ -130,7 +133,7 @@ impl Model {
         if self.holds.contains(&(node, ticket)) {
             'H'
         } else if self.waits.contains(&(node, ticket)) {
-            'W'
+            'Q'
         } else {
             'G'
         }
