@@ -1,4 +1,4 @@
-//! An authority of a test's own, and what it signs.
+//! A certificate authority for one test.
 
 use super::redis::RedisServer;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
@@ -23,10 +23,10 @@ pub struct Certificate {
 
 impl Authority {
     pub fn new() -> Self {
-        let mut params = CertificateParams::new(Vec::new()).expect("no names");
+        let mut params = CertificateParams::new(Vec::new()).expect("empty list of names");
         params
             .distinguished_name
-            .push(DnType::CommonName, "an authority of a test's own");
+            .push(DnType::CommonName, "test authority");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let key = KeyPair::generate().expect("a key");
         let issuer = CertifiedIssuer::self_signed(params, key).expect("an authority");
@@ -40,8 +40,8 @@ impl Authority {
 
     pub fn sign(&self, names: &[&str]) -> Certificate {
         let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
-        let mut params = CertificateParams::new(names.clone()).expect("good names");
-        // A chain is followed by these.
+        let mut params = CertificateParams::new(names.clone()).expect("valid names");
+        // Chains are built by these names.
         params
             .distinguished_name
             .push(DnType::CommonName, names.join(" "));
@@ -53,7 +53,7 @@ impl Authority {
         }
     }
 
-    /// A server with a plain port, for the test, and a TLS port.
+    /// Starts a server with a TLS port, and a plain port for the test itself.
     pub fn start_server(&self, certificate: &Certificate, args: &[&str]) -> RedisServer {
         let tls = self.server_args(certificate);
         let all: Vec<_> = tls
@@ -64,7 +64,7 @@ impl Authority {
         RedisServer::start_with(&all)
     }
 
-    /// What lets a server speak TLS on a port of its own.
+    /// Returns the arguments that enable TLS on a separate port of a server.
     pub fn server_args(&self, certificate: &Certificate) -> Vec<String> {
         let files = [
             ("--tls-ca-cert-file", "ca.pem", &self.pem()),

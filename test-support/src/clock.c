@@ -1,5 +1,5 @@
-/* Shifts the wall clock of one process, and no other clock. The shift, in microseconds, is in the file that
- * CLOCK_FILE names, and may change at any time. Preloaded. */
+/* Preloaded into a process to shift its wall clock, and no other clock. The shift in microseconds is the content of the
+ * file CLOCK_FILE, and may change at any time. libfaketime does the same, but deadlocks redis-server. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-//! A Redis Cluster of a test's own.
+//! A Redis Cluster for one test.
 
 use super::certificates::Authority;
 use super::redis::{Answer, RedisServer};
@@ -18,12 +18,12 @@ pub struct RedisCluster {
 // === impl RedisCluster ===
 
 impl RedisCluster {
-    /// Each master with one replica, if they are to have any.
+    /// Starts the masters, each with one replica if `with_replicas`.
     pub fn start(masters: usize, with_replicas: bool) -> Self {
         Self::start_with(masters, with_replicas, None)
     }
 
-    /// Over TLS among themselves too.
+    /// Starts the masters with TLS for clients, replication and the cluster bus.
     pub fn start_secure(masters: usize, authority: &Authority) -> Self {
         let certificate = authority.sign(&["127.0.0.1"]);
         Self::start_with(masters, false, Some(authority.server_args(&certificate)))
@@ -78,7 +78,7 @@ impl RedisCluster {
                 &["CLUSTER", "MEET", "127.0.0.1", &port, &bus],
             );
         }
-        cluster.wait("everybody knows everybody", || {
+        cluster.wait("all nodes know each other", || {
             cluster
                 .nodes
                 .iter()
@@ -87,7 +87,7 @@ impl RedisCluster {
         for (replica, master) in cluster.nodes.iter().skip(masters).zip(&cluster.nodes) {
             ok(replica, &["CLUSTER", "REPLICATE", &id(master)]);
         }
-        cluster.wait("the cluster is whole", || {
+        cluster.wait("the cluster is complete", || {
             cluster.nodes.iter().all(|node| {
                 info(node, "cluster_state") == "ok"
                     && cluster.replicas_seen_by(node) == count - masters
@@ -101,18 +101,18 @@ impl RedisCluster {
         self.nodes.iter().map(RedisServer::address).collect()
     }
 
-    /// Those that are masters now and answer.
+    /// Returns the nodes that answer and are masters now.
     pub fn masters_now(&self) -> Vec<&RedisServer> {
         self.nodes.iter().filter(|node| node.is_master()).collect()
     }
 
-    /// The master of a key, by its own word.
+    /// Returns the master that reports the slot of this key as its own.
     pub fn master_of(&self, key: &str) -> &RedisServer {
         let slot = self.slot(key);
-        let has_it =
+        let owns =
             |node: &&&RedisServer| ranges(node).iter().any(|(a, b)| (*a..=*b).contains(&slot));
         let masters = self.masters_now();
-        masters.iter().find(has_it).expect("somebody has it")
+        masters.iter().find(owns).expect("a master of this slot")
     }
 
     pub fn slot(&self, key: &str) -> u16 {
@@ -123,7 +123,7 @@ impl RedisCluster {
         u16::try_from(node.expect("a node that answers").int()).expect("a slot")
     }
 
-    /// Moves a slot with its keys, as `redis-cli --cluster reshard` does, and stays half-way for a while.
+    /// Moves a slot with its keys, as `redis-cli --cluster reshard` does, and stays in the migrating state for `half_way`.
     pub fn move_slot(&self, slot: u16, from: &RedisServer, to: &RedisServer, half_way: Duration) {
         let number = slot.to_string();
         let set = |node: &RedisServer, how: &str, id: &str| {
@@ -152,24 +152,24 @@ impl RedisCluster {
         }
     }
 
-    /// Waits until another node than the one at this port has the slot.
+    /// Waits until a node other than the one at this port has the slot.
     pub fn wait_for_owner(&self, slot: u16, other_than: u16) {
         self.wait("another node has the slot", || {
             let mut others = self.nodes.iter().filter(|node| node.port() != other_than);
-            let has_it = |(a, b): &(u16, u16)| (*a..=*b).contains(&slot);
-            others.any(|node| ranges(node).iter().any(has_it))
+            let owns = |(a, b): &(u16, u16)| (*a..=*b).contains(&slot);
+            others.any(|node| ranges(node).iter().any(owns))
         });
     }
 
-    /// Waits until the cluster is whole again, for all but the node at this port.
+    /// Waits until all nodes but the one at this port report a complete cluster.
     pub fn wait_until_whole(&self, without: u16) {
-        self.wait("the cluster is whole again", || {
+        self.wait("the cluster is complete again", || {
             let mut others = self.nodes.iter().filter(|node| node.port() != without);
             others.all(|node| info(node, "cluster_state") == "ok")
         });
     }
 
-    /// Whether all slots are served by those that are not gone; with nobody gone also whether all replicas follow.
+    /// Whether the nodes not in `gone` serve all slots. If `gone` is empty, all replicas must follow their masters too.
     pub fn serves_without(&self, gone: &[usize]) -> bool {
         let left: Vec<&RedisServer> = self.without(gone).collect();
         let masters = left.iter().filter(|node| node.is_master());
@@ -182,7 +182,7 @@ impl RedisCluster {
                 || left.iter().filter(follow).count() == self.nodes.len() - self.masters)
     }
 
-    /// Grows with each failover, as those say that are not gone.
+    /// Returns the cluster epoch that the nodes not in `gone` report. Each failover increases it.
     pub fn epoch(&self, gone: &[usize]) -> u64 {
         let epochs = self
             .without(gone)
@@ -202,10 +202,10 @@ impl RedisCluster {
         nodes.lines().filter(|line| line.contains("slave")).count()
     }
 
-    fn wait(&self, what: &str, is_so: impl Fn() -> bool) {
+    fn wait(&self, what: &str, holds: impl Fn() -> bool) {
         let end = Instant::now() + PATIENCE;
-        while !is_so() {
-            assert!(Instant::now() < end, "{what}: not within {PATIENCE:?}");
+        while !holds() {
+            assert!(Instant::now() < end, "timed out after {PATIENCE:?}: {what}");
             sleep(Duration::from_millis(10));
         }
     }
@@ -220,7 +220,7 @@ fn id(node: &RedisServer) -> String {
     node.command(&["CLUSTER", "MYID"]).text()
 }
 
-/// Whether it is a replica that hears its master.
+/// Whether the node is a replica that is connected to its master.
 fn follows(node: &RedisServer) -> bool {
     let replication = node.try_command(&["INFO", "replication"]);
     replication.is_ok_and(|answer| answer.text().contains("master_link_status:up"))

@@ -1,4 +1,4 @@
-//! An etcd cluster of a test's own: on free ports, in folders that go away, killed when dropped.
+//! An etcd cluster for one test: on free ports, in temporary folders, killed when dropped.
 
 use super::certificates::Authority;
 use super::pause;
@@ -11,22 +11,22 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// How long a cluster may take to begin, and a command to be answered.
+/// How long a cluster may take to start, and to answer a command.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Running nodes that nobody else uses. Everything is synchronous.
+/// Running nodes that belong to one test. All methods are synchronous.
 pub struct EtcdCluster {
     nodes: Vec<Node>,
     args: Vec<String>,
-    /// Clients talk over TLS.
+    /// Clients connect over TLS.
     secure: bool,
-    /// In memory where that can be: a folder is about 120 MB, and every write is synced.
+    /// In memory if possible: a folder takes about 120 MB, and every write is synced.
     folder: TempDir,
 }
 
 struct Node {
     child: Option<Child>,
-    /// Kills the server when its input ends, that is when the test program does, even by SIGKILL.
+    /// Kills the server when its input ends. That happens when the test program ends, even by SIGKILL.
     guard: Option<Child>,
     port: u16,
     peer_port: u16,
@@ -35,22 +35,22 @@ struct Node {
 // === impl EtcdCluster ===
 
 impl EtcdCluster {
-    /// With so many nodes and quick elections.
+    /// Starts this many nodes, with short election timeouts.
     pub fn start(nodes: usize) -> Self {
         Self::start_with(nodes, &[])
     }
 
-    /// `args` go to the command line of each node.
+    /// Starts nodes with additional command line arguments.
     pub fn start_with(nodes: usize, args: &[&str]) -> Self {
         Self::start_as(nodes, args, None)
     }
 
-    /// One node that clients talk to over TLS.
+    /// Starts one node with TLS for clients.
     pub fn start_secure(authority: &Authority) -> Self {
         Self::start_as(1, &[], Some(authority))
     }
 
-    /// One that demands a certificate of this authority, too.
+    /// Starts one node that also requires a client certificate of this authority.
     pub fn start_strict(authority: &Authority) -> Self {
         Self::start_as(1, &["--client-cert-auth"], Some(authority))
     }
@@ -90,19 +90,19 @@ impl EtcdCluster {
         self.nodes[node].port
     }
 
-    /// SIGKILL.
+    /// Sends SIGKILL.
     pub fn kill(&mut self, node: usize) {
         self.nodes[node].kill();
     }
 
-    /// Starts a node that was killed; what it had stored is there.
+    /// Kills a node if it runs and starts it with its data.
     pub fn restart(&mut self, node: usize) {
         self.kill(node);
         self.run(node);
         assert!(self.is_ready(), "etcd does not start again");
     }
 
-    /// Kills all nodes and starts them with nothing stored.
+    /// Kills all nodes and starts them without data.
     pub fn wipe(&mut self) {
         for node in 0..self.nodes.len() {
             self.kill(node);
@@ -114,23 +114,23 @@ impl EtcdCluster {
         assert!(self.is_ready(), "etcd does not start again");
     }
 
-    /// SIGSTOP: connections stay open, nothing is answered.
+    /// Sends SIGSTOP: connections stay open, no request is answered.
     pub fn pause(&self, node: usize) {
         self.nodes[node].child.iter().for_each(pause::pause);
     }
 
-    /// SIGCONT.
+    /// Sends SIGCONT.
     pub fn resume(&self, node: usize) {
         self.nodes[node].child.iter().for_each(pause::resume);
     }
 
-    /// Which node leads now, as any that runs says.
+    /// Returns the leader according to the running nodes.
     pub fn leader(&self) -> usize {
         let end = Instant::now() + PATIENCE;
         while Instant::now() < end {
             for node in (0..self.nodes.len()).filter(|node| self.nodes[*node].child.is_some()) {
                 let status = self
-                    .ask(node, "maintenance/status", "{}")
+                    .request(node, "maintenance/status", "{}")
                     .unwrap_or_default();
                 let id = |what: &str| {
                     let after = status.split(&format!("\"{what}\":\"")).nth(1)?;
@@ -148,19 +148,19 @@ impl EtcdCluster {
             }
             sleep(Duration::from_millis(20));
         }
-        panic!("nobody leads");
+        panic!("no node became the leader within {PATIENCE:?}");
     }
 
-    /// Whether a node reads through the leader.
+    /// Whether a node answers a read through the leader.
     pub fn serves(&self, node: usize) -> bool {
-        let answer = self.ask(node, "kv/range", "{\"key\":\"AA==\"}");
-        // With authentication enabled it is at least there.
+        let answer = self.request(node, "kv/range", "{\"key\":\"AA==\"}");
+        // With authentication enabled the refusal shows that it answers.
         answer.is_ok_and(|answer| {
             answer.contains("revision") || answer.contains("user name is empty")
         })
     }
 
-    /// `etcdctl` with these words. Panics if it fails.
+    /// Runs `etcdctl` with these arguments. Panics if it fails.
     pub fn ctl(&self, words: &[&str]) -> String {
         let mut command = Command::new("etcdctl");
         if self.secure {
@@ -183,8 +183,8 @@ impl EtcdCluster {
         text(&output.stdout)
     }
 
-    /// Asks a node over its HTTP gateway. The answer is a line of JSON.
-    fn ask(&self, node: usize, what: &str, body: &str) -> io::Result<String> {
+    /// Sends a request to the HTTP gateway of a node. The response contains a line of JSON.
+    fn request(&self, node: usize, what: &str, body: &str) -> io::Result<String> {
         let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.nodes[node].port))?;
         stream.set_read_timeout(Some(Duration::from_millis(500)))?;
         write!(
@@ -257,7 +257,7 @@ impl EtcdCluster {
         self.nodes[node].guard = Some(guard.expect("a shell"));
     }
 
-    /// Waits until every node that runs reads through the leader.
+    /// Waits until every running node answers a read through the leader.
     fn is_ready(&mut self) -> bool {
         let end = Instant::now() + PATIENCE;
         for node in 0..self.nodes.len() {
@@ -314,7 +314,7 @@ impl Drop for Node {
     }
 }
 
-/// In memory at first, unless somebody says where.
+/// Creates a folder: in memory for the first attempts, unless `TMPDIR` names a place.
 fn folder(attempt: u32) -> TempDir {
     let memory = match std::env::var_os("TMPDIR") {
         None if attempt < 3 => tempfile::tempdir_in("/dev/shm").ok(),

@@ -5,11 +5,11 @@
 pub mod certificates;
 pub mod clock;
 pub mod cluster;
-pub mod door;
 pub mod etcd;
 pub mod logs;
 pub mod pause;
 pub mod process;
+pub mod process_witness;
 pub mod proxy;
 pub mod redis;
 pub mod sentinels;

@@ -1,22 +1,22 @@
-//! What the crate logs, for a test to read.
+//! Captures log lines for a test.
 
 use std::cell::RefCell;
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex, Once, PoisonError};
 use tracing_subscriber::fmt::format::FmtSpan;
 
-/// The lines that are logged on this thread until this is dropped: all of them, if the test's runtime has no other.
+/// The lines logged on this thread until the value is dropped. A current-thread runtime logs all of its lines there.
 #[derive(Debug)]
 pub struct Logs(Buffer);
 
 type Buffer = Arc<Mutex<Vec<u8>>>;
 
 thread_local! {
-    static HERE: RefCell<Option<Buffer>> = const { RefCell::new(None) };
+    static BUFFER: RefCell<Option<Buffer>> = const { RefCell::new(None) };
 }
 
-/// Writes to whoever reads the logs of this thread.
-struct ToReader;
+/// Writes to the buffer of this thread, if there is one.
+struct ThreadWriter;
 
 // === impl Logs ===
 
@@ -28,11 +28,11 @@ impl Logs {
                 .with_max_level(tracing::Level::TRACE)
                 .with_ansi(false)
                 .with_span_events(FmtSpan::CLOSE)
-                .with_writer(|| ToReader)
+                .with_writer(|| ThreadWriter)
                 .init();
         });
         let buffer = Buffer::default();
-        HERE.set(Some(buffer.clone()));
+        BUFFER.set(Some(buffer.clone()));
         Self(buffer)
     }
 
@@ -41,14 +41,14 @@ impl Logs {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// The lines that hold these words.
+    /// Returns the lines that contain this text.
     pub fn with(&self, words: &str) -> Vec<String> {
         let text = self.text();
         let lines = text.lines().filter(|line| line.contains(words));
         lines.map(str::to_owned).collect()
     }
 
-    /// Warnings of this crate, and worse.
+    /// Returns warnings and errors of `tower_permit`.
     pub fn warnings(&self) -> Vec<String> {
         let text = self.text();
         let lines = text.lines().filter(|line| {
@@ -60,13 +60,13 @@ impl Logs {
 
 impl Drop for Logs {
     fn drop(&mut self) {
-        HERE.set(None);
+        BUFFER.set(None);
     }
 }
 
-impl Write for ToReader {
+impl Write for ThreadWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        HERE.with_borrow(|buffer| {
+        BUFFER.with_borrow(|buffer| {
             if let Some(buffer) = buffer {
                 let mut buffer = buffer.lock().unwrap_or_else(PoisonError::into_inner);
                 buffer.extend_from_slice(bytes);

@@ -1,6 +1,6 @@
-//! Processes of a test's own: this very test program, started again to do one thing.
+//! Child processes of a test: the same test program, started again to run one test.
 //!
-//! The two sides speak in lines. What the process says starts with `> `, for the test harness in it prints lines too.
+//! Parent and child exchange lines. Those of the child start with `> `, because its test harness prints lines too.
 
 use super::pause;
 use rustix::process::{Pid, Signal, kill_process};
@@ -10,24 +10,24 @@ use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-/// How long a process may take for what it does at once.
+/// How long a process may take for an immediate response.
 const PATIENCE: Duration = Duration::from_secs(20);
 const MARK: &str = "> ";
 
-/// Killed when dropped, stopped or not. It also ends when the test program does.
+/// A child process. Killed when dropped, even if it is paused, and when the test program ends.
 #[derive(Debug)]
 pub struct Process {
     child: Child,
     stdin: ChildStdin,
-    heard: UnboundedReceiver<String>,
-    /// Heard, but nobody has asked for it yet.
-    kept: Vec<String>,
+    lines: UnboundedReceiver<String>,
+    /// Lines that no call has returned yet.
+    pending: Vec<String>,
 }
 
 // === impl Process ===
 
 impl Process {
-    /// Runs `test` of this program in a new process. The test does nothing unless it finds these variables.
+    /// Runs `test` of this program in a new process. The test must return at once unless these variables are set.
     pub fn start<K: AsRef<OsStr>, V: AsRef<OsStr>>(
         test: &str,
         env: impl IntoIterator<Item = (K, V)>,
@@ -42,19 +42,19 @@ impl Process {
             .expect("the test program runs again");
         let stdin = child.stdin.take().expect("a pipe");
         let stdout = child.stdout.take().expect("a pipe");
-        let (sender, heard) = unbounded_channel();
+        let (sender, lines) = unbounded_channel();
         std::thread::spawn(move || {
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                if let Some(said) = line.strip_prefix(MARK) {
-                    let _ = sender.send(said.to_owned());
+                if let Some(line) = line.strip_prefix(MARK) {
+                    let _ = sender.send(line.to_owned());
                 }
             }
         });
         Self {
             child,
             stdin,
-            heard,
-            kept: Vec::new(),
+            lines,
+            pending: Vec::new(),
         }
     }
 
@@ -62,38 +62,41 @@ impl Process {
         self.child.id()
     }
 
-    /// All that was said and that nobody has heard yet.
-    pub fn said(&mut self) -> Vec<String> {
-        while let Ok(line) = self.heard.try_recv() {
-            self.kept.push(line);
+    /// Returns all received lines that no call has returned yet.
+    pub fn take_lines(&mut self) -> Vec<String> {
+        while let Ok(line) = self.lines.try_recv() {
+            self.pending.push(line);
         }
-        std::mem::take(&mut self.kept)
+        std::mem::take(&mut self.pending)
     }
 
-    /// Says a line to the process. It may lie there until the process looks.
-    pub fn say(&mut self, line: &str) {
-        writeln!(self.stdin, "{line}").expect("the process listens");
+    /// Sends a line to the process.
+    pub fn send(&mut self, line: &str) {
+        writeln!(self.stdin, "{line}").expect("the process reads its input");
     }
 
-    /// What follows `start` in the first line that starts with it and was not heard before.
-    pub async fn hear(&mut self, start: &str) -> String {
-        match self.hear_within(start, PATIENCE).await {
+    /// Receives the first line that starts with `start`, and returns the rest of it.
+    pub async fn receive(&mut self, start: &str) -> String {
+        match self.receive_within(start, PATIENCE).await {
             Some(rest) => rest,
-            None => panic!("{start:?} was never said, but {:?}", self.kept),
+            None => panic!(
+                "no line starts with {start:?} within {PATIENCE:?}: {:?}",
+                self.pending
+            ),
         }
     }
 
-    /// [`hear`](Self::hear), or `None` after this time.
-    pub async fn hear_within(&mut self, start: &str, within: Duration) -> Option<String> {
+    /// The same as [`receive`](Self::receive), with `None` after this time.
+    pub async fn receive_within(&mut self, start: &str, within: Duration) -> Option<String> {
         let end = Instant::now() + within;
         loop {
-            let found = self.kept.iter().position(|line| line.starts_with(start));
+            let found = self.pending.iter().position(|line| line.starts_with(start));
             if let Some(found) = found {
-                return Some(self.kept.remove(found)[start.len()..].trim().to_owned());
+                return Some(self.pending.remove(found)[start.len()..].trim().to_owned());
             }
             let left = end.saturating_duration_since(Instant::now());
-            let line = tokio::time::timeout(left, self.heard.recv()).await.ok()??;
-            self.kept.push(line);
+            let line = tokio::time::timeout(left, self.lines.recv()).await.ok()??;
+            self.pending.push(line);
         }
     }
 
@@ -101,7 +104,7 @@ impl Process {
         kill_process(Pid::from_child(&self.child), signal).expect("a signal for a process");
     }
 
-    /// Stands still: answers nothing, and its clocks go on.
+    /// Pauses the process. Its clocks continue.
     pub fn pause(&self) {
         pause::pause(&self.child);
     }
@@ -110,7 +113,7 @@ impl Process {
         pause::resume(&self.child);
     }
 
-    /// SIGKILL, and waits for the end.
+    /// Sends SIGKILL and waits until the process has ended.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -120,12 +123,12 @@ impl Process {
     pub async fn ended(&mut self) -> ExitStatus {
         let end = Instant::now() + PATIENCE;
         while Instant::now() < end {
-            if let Some(status) = self.child.try_wait().expect("a process of ours") {
+            if let Some(status) = self.child.try_wait().expect("a child process") {
                 return status;
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        panic!("the process does not end");
+        panic!("the process has not ended within {PATIENCE:?}");
     }
 }
 
@@ -135,15 +138,15 @@ impl Drop for Process {
     }
 }
 
-// --- in the process itself ---
+// === in the child process ===
 
-/// The first thing to do: from here on the process ends with the test program, whatever becomes of that.
-pub fn begin() {
-    println!(); // after what the test harness has begun to say
+/// Must be called first: from then on the process ends with its parent.
+pub fn end_with_parent() {
+    println!(); // ends the line that the test harness has begun
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
 }
 
-/// Says a line to the test.
-pub fn tell(line: impl std::fmt::Display) {
+/// Sends a line to the parent.
+pub fn report(line: impl std::fmt::Display) {
     println!("{MARK}{line}");
 }

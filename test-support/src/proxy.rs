@@ -1,4 +1,4 @@
-//! A TCP proxy on the machine's own address that can hold, lose or delay what passes, each direction by itself.
+//! A TCP proxy on localhost that can hold, lose or delay data, each direction separately.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,17 +9,17 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinHandle};
 
-/// What happens to the bytes of one direction.
+/// What the proxy does with the bytes of one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     Pass,
-    /// Each piece arrives so much later.
+    /// Delivers each chunk this much later.
     Delay(Duration),
-    /// They are kept, and arrive when the mode changes; also when their sender has closed meanwhile.
+    /// Keeps them and delivers them when the mode changes, even if the sender has closed meanwhile.
     Hold,
-    /// They are gone.
+    /// Drops them.
     Lose,
-    /// The next piece is gone, and the connection is cut with it.
+    /// Drops the next chunk and cuts the connection.
     LoseOneAndCut,
 }
 
@@ -31,7 +31,7 @@ pub enum Way {
     Down,
 }
 
-/// Stops when dropped, with everything that passes through it.
+/// A running proxy. Dropping it cuts all of its connections.
 #[derive(Debug)]
 pub struct Proxy {
     port: u16,
@@ -41,7 +41,7 @@ pub struct Proxy {
 
 #[derive(Debug)]
 struct Shared {
-    /// The modes of connections to come, up and down.
+    /// The modes of new connections, up and down.
     modes: Mutex<[Mode; 2]>,
     connections: Mutex<Vec<Connection>>,
 }
@@ -55,7 +55,7 @@ struct Connection {
 // === impl Proxy ===
 
 impl Proxy {
-    /// In front of a server on this port of the machine itself.
+    /// Starts a proxy in front of the server on this local port.
     pub async fn start(server: u16) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -93,30 +93,30 @@ impl Proxy {
         format!("127.0.0.1:{}", self.port)
     }
 
-    /// For the connections there are and those to come.
+    /// Sets the mode of present and new connections.
     pub fn set(&self, way: Way, mode: Mode) {
         self.set_new(way, mode);
         self.set_present(way, mode);
     }
 
-    /// For the connections to come only.
+    /// Sets the mode of new connections only.
     pub fn set_new(&self, way: Way, mode: Mode) {
         lock(&self.shared.modes)[way as usize] = mode;
     }
 
-    /// For the connections there are only.
+    /// Sets the mode of present connections only.
     pub fn set_present(&self, way: Way, mode: Mode) {
         for connection in &*lock(&self.shared.connections) {
             connection.modes[way as usize].send_replace(mode);
         }
     }
 
-    /// Ends the connections there are.
+    /// Cuts the present connections.
     pub fn cut(&self) {
         lock(&self.shared.connections).drain(..).for_each(drop);
     }
 
-    /// How many connections were made and not [cut](Self::cut).
+    /// Returns how many connections were accepted and not [cut](Self::cut).
     pub fn connections(&self) -> usize {
         lock(&self.shared.connections).len()
     }
@@ -138,13 +138,13 @@ impl Shared {
         let (from_server, to_server) = server.into_split();
         let modes = lock(&self.modes).map(|mode| watch::channel(mode).0);
         let cut = watch::Sender::new(false);
-        let carry = |way: Way, from, to| {
+        let forward = |way: Way, from, to| {
             let mode = modes[way as usize].subscribe();
-            tokio::spawn(carry(from, to, mode, cut.clone())).abort_handle()
+            tokio::spawn(forward(from, to, mode, cut.clone())).abort_handle()
         };
         let tasks = [
-            carry(Way::Up, from_client, to_server),
-            carry(Way::Down, from_server, to_client),
+            forward(Way::Up, from_client, to_server),
+            forward(Way::Down, from_server, to_client),
         ];
         lock(&self.connections).push(Connection { modes, tasks });
     }
@@ -156,15 +156,15 @@ impl Drop for Connection {
     }
 }
 
-/// Carries one direction to its end, which ends the other direction's sending side only; a cut ends both.
-async fn carry(
+/// Forwards one direction until it ends. Its end closes only the receiving side's stream; a cut ends both directions.
+async fn forward(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,
     mut mode: watch::Receiver<Mode>,
     cut: watch::Sender<bool>,
 ) {
     let mut cut_here = cut.subscribe();
-    let mut piece = vec![0; 1 << 16];
+    let mut chunk = vec![0; 1 << 16];
     let (mut held, mut open) = (Vec::new(), true);
     loop {
         let now = *mode.borrow_and_update();
@@ -175,7 +175,7 @@ async fn carry(
             held.clear();
         }
         let length = tokio::select! {
-            read = from.read(&mut piece), if open => read.unwrap_or(0),
+            read = from.read(&mut chunk), if open => read.unwrap_or(0),
             changed = mode.changed() => match changed {
                 Ok(()) => continue,
                 Err(_) => break,
@@ -190,12 +190,12 @@ async fn carry(
                 cut.send_replace(true);
                 break;
             }
-            Mode::Hold => held.extend_from_slice(&piece[..length]),
+            Mode::Hold => held.extend_from_slice(&chunk[..length]),
             Mode::Delay(time) => {
                 tokio::time::sleep(time).await;
-                held.extend_from_slice(&piece[..length]);
+                held.extend_from_slice(&chunk[..length]);
             }
-            Mode::Pass => held.extend_from_slice(&piece[..length]),
+            Mode::Pass => held.extend_from_slice(&chunk[..length]),
         }
     }
     let _ = to.shutdown().await;

@@ -1,35 +1,36 @@
-//! A redis-server of a test's own: on a free port, in a folder that goes away, killed when dropped.
+//! A redis-server for one test: on a free port, in a temporary folder, killed when dropped.
 
 use super::pause;
+use redis::{Parser, Value};
 use std::fmt;
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// How long a server may take to answer its first PING, and a command to be answered.
+/// How long a server may take to start, and to answer a command.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A running redis-server that nobody else uses. Everything is synchronous: usable in and outside of a runtime.
+/// A running redis-server that belongs to one test. All methods are synchronous: usable inside and outside of a runtime.
 pub struct RedisServer {
     child: Option<Child>,
-    /// Kills the server when its input ends, that is when the test program does, even by SIGKILL.
+    /// Kills the server when its input ends. That happens when the test program ends, even by SIGKILL.
     guard: Option<Child>,
     port: u16,
-    /// Stands for `{tls}` in `args`.
+    /// Replaces `{tls}` in `args`.
     tls_port: u16,
-    /// Stands for `{bus}` in `args`: that of a cluster's nodes among themselves.
+    /// Replaces `{bus}` in `args`: the port of the cluster bus.
     bus_port: u16,
     args: Vec<String>,
-    /// Written to a file that the server may rewrite, as sentinels do.
+    /// The configuration file, which sentinels rewrite.
     config: Option<String>,
     env: Vec<(String, String)>,
     folder: TempDir,
 }
 
-/// What a server answered, as `redis-cli` would show it in a test's eyes.
+/// The reply of a server, with the differences that matter to a test.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Answer {
     Nil,
@@ -46,17 +47,18 @@ impl RedisServer {
         Self::start_with(&[])
     }
 
-    /// `args` go to the command line of redis-server: `&["--maxmemory", "4mb"]`. `{tls}` and `{bus}` in them are other free ports.
+    /// Starts a server with arguments for its command line: `&["--maxmemory", "4mb"]`. `{tls}` and `{bus}` in them are
+    /// replaced by free ports.
     pub fn start_with(args: &[&str]) -> Self {
         Self::start_with_env(args, [])
     }
 
-    /// With variables in its environment.
+    /// Starts a server with environment variables.
     pub fn start_with_env(args: &[&str], env: impl IntoIterator<Item = (String, String)>) -> Self {
         Self::start_all(args, None, env)
     }
 
-    /// With a configuration file.
+    /// Starts a server with a configuration file.
     pub fn start_with_config(args: &[&str], config: String) -> Self {
         Self::start_all(args, Some(config), [])
     }
@@ -77,7 +79,7 @@ impl RedisServer {
             env: env.into_iter().collect(),
             folder: tempfile::tempdir().expect("a folder for redis-server"),
         };
-        // Somebody else may take a free port before the server does: then the next one.
+        // Another process may bind the free port before the server does. Then other ports are tried.
         for _ in 0..20 {
             server.port = free_port();
             server.tls_port = free_port();
@@ -96,7 +98,7 @@ impl RedisServer {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// The URL of one user, for tests of rights.
+    /// Returns the URL with the credentials of one user.
     pub fn url_of(&self, user: &str, password: &str) -> String {
         format!("redis://{user}:{password}@127.0.0.1:{}", self.port)
     }
@@ -122,18 +124,18 @@ impl RedisServer {
         self.child.as_ref().map_or(0, Child::id)
     }
 
-    /// For the next start.
+    /// Adds arguments for the next start.
     pub fn add_args(&mut self, args: &[&str]) {
         self.args.extend(args.iter().map(|arg| (*arg).to_owned()));
     }
 
-    /// Whether it says so itself.
+    /// Whether the server reports itself as master.
     pub fn is_master(&self) -> bool {
         let role = self.try_command(&["ROLE"]);
         matches!(role, Ok(Answer::List(role)) if role[0].text() == "master")
     }
 
-    /// SIGKILL: nothing is said good-bye to. Fine if it does not run.
+    /// Sends SIGKILL, if the server runs.
     pub fn kill(&mut self) {
         for mut child in [self.guard.take(), self.child.take()].into_iter().flatten() {
             let _ = child.kill();
@@ -146,7 +148,7 @@ impl RedisServer {
         self.kill();
     }
 
-    /// Kills it if it runs and starts it again on the same port: empty, unless its `args` let it save.
+    /// Kills the server if it runs and starts it again on the same port: without data, unless `args` enable persistence.
     pub fn restart(&mut self) {
         self.kill();
         let end = Instant::now() + PATIENCE;
@@ -161,42 +163,45 @@ impl RedisServer {
         panic!("redis-server does not start again on port {}", self.port);
     }
 
-    /// SIGSTOP: connections stay open, nothing is answered.
+    /// Sends SIGSTOP: connections stay open, no request is answered.
     pub fn pause(&self) {
         self.child.iter().for_each(pause::pause);
     }
 
-    /// SIGCONT.
+    /// Sends SIGCONT.
     pub fn resume(&self) {
         self.child.iter().for_each(pause::resume);
     }
 
-    /// One command over a connection of its own. An error answer is an [`Answer::Error`], a dead server a panic.
+    /// Sends one command over a new connection. An error reply is an [`Answer::Error`]. Panics if the server does not answer.
     pub fn command(&self, words: &[&str]) -> Answer {
         self.try_command(words)
             .unwrap_or_else(|error| panic!("{words:?} was not answered: {error}"))
     }
 
-    /// [`command`](Self::command), for servers that may be down.
+    /// The same as [`command`](Self::command), for servers that may be down.
     pub fn try_command(&self, words: &[&str]) -> io::Result<Answer> {
         let mut answers = self.try_commands(&[words])?;
         answers.pop().ok_or(io::ErrorKind::UnexpectedEof.into())
     }
 
-    /// Several commands over one connection.
+    /// Sends several commands over one connection.
     pub fn try_commands(&self, commands: &[&[&str]]) -> io::Result<Vec<Answer>> {
         let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port))?;
         stream.set_read_timeout(Some(PATIENCE))?;
-        let mut request = String::new();
+        let mut request = Vec::new();
         for words in commands {
-            request.push_str(&format!("*{}\r\n", words.len()));
-            for word in *words {
-                request.push_str(&format!("${}\r\n{word}\r\n", word.len()));
-            }
+            let mut command = redis::Cmd::new();
+            command.arg(words);
+            request.extend(command.get_packed_command());
         }
-        stream.write_all(request.as_bytes())?;
-        let mut reader = BufReader::new(stream);
-        commands.iter().map(|_| read_answer(&mut reader)).collect()
+        stream.write_all(&request)?;
+        let mut parser = Parser::new();
+        let answers = commands.iter().map(|_| {
+            let value = parser.parse_value(&mut stream).map_err(io::Error::other)?;
+            Answer::from_value(value)
+        });
+        answers.collect()
     }
 
     fn run(&mut self) {
@@ -252,11 +257,11 @@ impl RedisServer {
                 return false;
             }
             if let Ok(answer) = self.try_command(&["INFO", "server"]) {
-                // Another test's server on this port is not ours.
+                // Another test's server may have the port.
                 let ours = format!("process_id:{}\r", self.pid());
                 return match answer {
                     Answer::Text(info) => info.contains(&ours),
-                    Answer::Error(_) => true, // a password is wanted: ours to have set
+                    Answer::Error(_) => true, // a password is required: this server has one
                     _ => false,
                 };
             }
@@ -281,7 +286,26 @@ impl fmt::Debug for RedisServer {
 // === impl Answer ===
 
 impl Answer {
-    /// The text, a number as text, or `""`.
+    fn from_value(value: Value) -> io::Result<Self> {
+        Ok(match value {
+            Value::Nil => Self::Nil,
+            Value::Int(number) => Self::Int(number),
+            Value::Okay => Self::Text("OK".to_owned()),
+            Value::SimpleString(text) => Self::Text(text),
+            Value::BulkString(bytes) => Self::Text(String::from_utf8_lossy(&bytes).into_owned()),
+            Value::Array(items) => {
+                let items = items.into_iter().map(Self::from_value);
+                Self::List(items.collect::<io::Result<_>>()?)
+            }
+            Value::ServerError(error) => {
+                let details = error.details().unwrap_or_default();
+                Self::Error(format!("{} {details}", error.code()))
+            }
+            other => return Err(io::Error::other(format!("not a RESP2 value: {other:?}"))),
+        })
+    }
+
+    /// Returns the text, a number as text, or `""`.
     pub fn text(&self) -> String {
         match self {
             Self::Text(text) | Self::Error(text) => text.clone(),
@@ -290,22 +314,22 @@ impl Answer {
         }
     }
 
-    /// The number. Panics if it is none.
+    /// Returns the number. Panics if the reply is not a number.
     pub fn int(&self) -> i64 {
         match self {
             Self::Int(number) => *number,
             Self::Text(text) => text
                 .parse()
-                .unwrap_or_else(|_| panic!("{text:?} is no number")),
-            other => panic!("{other:?} is no number"),
+                .unwrap_or_else(|_| panic!("{text:?} is not a number")),
+            other => panic!("{other:?} is not a number"),
         }
     }
 
-    /// The texts of a list. Panics if it is none.
+    /// Returns the texts of a list. Panics if the reply is not a list.
     pub fn list(&self) -> Vec<String> {
         match self {
             Self::List(items) => items.iter().map(Self::text).collect(),
-            other => panic!("{other:?} is no list"),
+            other => panic!("{other:?} is not a list"),
         }
     }
 }
@@ -313,39 +337,4 @@ impl Answer {
 fn free_port() -> u16 {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
     listener.local_addr().expect("a free port").port()
-}
-
-fn read_answer(reader: &mut impl BufRead) -> io::Result<Answer> {
-    let mut line = String::new();
-    if reader.read_line(&mut line)? == 0 {
-        return Err(io::ErrorKind::UnexpectedEof.into());
-    }
-    let line = line.trim_end();
-    let (kind, rest) = line.split_at_checked(1).unwrap_or(("", ""));
-    let number = || {
-        rest.parse::<i64>()
-            .map_err(|_| io::Error::from(io::ErrorKind::InvalidData))
-    };
-    Ok(match kind {
-        "+" => Answer::Text(rest.to_owned()),
-        "-" => Answer::Error(rest.to_owned()),
-        ":" => Answer::Int(number()?),
-        "$" => match usize::try_from(number()?) {
-            Ok(length) => {
-                let mut bytes = vec![0; length + 2];
-                reader.read_exact(&mut bytes)?;
-                Answer::Text(String::from_utf8_lossy(&bytes[..length]).into_owned())
-            }
-            Err(_) => Answer::Nil,
-        },
-        "*" => match usize::try_from(number()?) {
-            Ok(length) => Answer::List(
-                (0..length)
-                    .map(|_| read_answer(reader))
-                    .collect::<io::Result<_>>()?,
-            ),
-            Err(_) => Answer::Nil,
-        },
-        _ => return Err(io::ErrorKind::InvalidData.into()),
-    })
 }

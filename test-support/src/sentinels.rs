@@ -1,17 +1,17 @@
-//! A master, its replicas and three sentinels, of a test's own.
+//! A Redis master, its replicas and three sentinels for one test.
 
 use super::certificates::Authority;
 use super::redis::{Answer, RedisServer};
 use std::thread::{scope, sleep};
 use std::time::{Duration, Instant};
 
-/// The name by which the sentinels know the master.
+/// The name of the master in the sentinels' configuration.
 pub const MASTER: &str = "mymaster";
 const PATIENCE: Duration = Duration::from_secs(30);
 
 #[derive(Debug)]
 pub struct SentinelSet {
-    /// The first one is the master, as long as there is no failover.
+    /// The first one is the master until a failover.
     pub servers: Vec<RedisServer>,
     pub sentinels: Vec<RedisServer>,
     password: String,
@@ -24,7 +24,7 @@ impl SentinelSet {
         Self::start_with(replicas, &[], "", "")
     }
 
-    /// Over TLS among themselves too.
+    /// Starts the set with TLS for clients and replication.
     pub fn start_secure(replicas: usize, authority: &Authority) -> Self {
         let certificate = authority.sign(&["127.0.0.1"]);
         let args = authority.server_args(&certificate);
@@ -33,7 +33,8 @@ impl SentinelSet {
         Self::start_all(replicas, &args, "", "", Some(&args))
     }
 
-    /// `args` are those of the servers. Passwords: of the servers, of the sentinels; empty for none.
+    /// Starts the set with arguments for the servers, and passwords of the servers and of the sentinels. An empty password
+    /// means none.
     pub fn start_with(replicas: usize, args: &[&str], password: &str, of_sentinels: &str) -> Self {
         Self::start_all(replicas, args, password, of_sentinels, None)
     }
@@ -97,7 +98,7 @@ impl SentinelSet {
         self.sentinels.iter().map(RedisServer::address).collect()
     }
 
-    /// The port of the master as most sentinels see it.
+    /// Returns the master's port according to most sentinels.
     pub fn master_port(&self) -> u16 {
         let mut ports: Vec<u16> = (self.sentinels.iter())
             .filter_map(|sentinel| self.seen_by(sentinel)("port").parse().ok())
@@ -109,10 +110,10 @@ impl SentinelSet {
     pub fn master(&self) -> &RedisServer {
         let port = self.master_port();
         let server = self.servers.iter().find(|server| server.port() == port);
-        server.expect("a master that we know")
+        server.expect("a server of this set is the master")
     }
 
-    /// Waits until another than `old` has been promoted, and says so itself.
+    /// Waits until a server other than the one on port `old` reports itself as master.
     pub fn wait_for_promotion(&self, old: u16) {
         self.wait("a promotion", || {
             let mut others = self.servers.iter().filter(|server| server.port() != old);
@@ -120,23 +121,21 @@ impl SentinelSet {
         });
     }
 
-    fn wait(&self, what: &str, is_so: impl Fn() -> bool) {
+    fn wait(&self, what: &str, holds: impl Fn() -> bool) {
         let end = Instant::now() + PATIENCE;
-        while !is_so() {
-            assert!(Instant::now() < end, "{what}: not within {PATIENCE:?}");
+        while !holds() {
+            assert!(Instant::now() < end, "timed out after {PATIENCE:?}: {what}");
             sleep(Duration::from_millis(10));
         }
     }
 
-    /// What a sentinel says of the master, by name.
+    /// Returns a function that looks up a field of a sentinel's view of the master.
     pub fn seen_by(&self, sentinel: &RedisServer) -> impl Fn(&str) -> String {
-        let question = ["SENTINEL", "MASTER", MASTER];
+        let query = ["SENTINEL", "MASTER", MASTER];
         let answer = match self.password.as_str() {
-            "" => sentinel.try_command(&question).ok(),
-            password => (sentinel
-                .try_commands(&[&["AUTH", password], &question])
-                .ok())
-            .and_then(|mut answers| answers.pop()),
+            "" => sentinel.try_command(&query).ok(),
+            password => (sentinel.try_commands(&[&["AUTH", password], &query]).ok())
+                .and_then(|mut answers| answers.pop()),
         };
         let list = match answer {
             Some(Answer::List(list)) => list.iter().map(Answer::text).collect(),

@@ -1,16 +1,16 @@
-//! Counts who is inside, from outside.
+//! Counts permit holders within one process, independently of the permits.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-/// Everybody who holds a permit goes in and out by this.
+/// A counter of holders. Each holder calls [`enter`](Self::enter) while it has a permit.
 #[derive(Clone, Debug, Default)]
 pub struct Witness {
     inside: Arc<AtomicUsize>,
     peak: Arc<AtomicUsize>,
 }
 
-/// Somebody is inside until this is dropped.
+/// A counted holder, until dropped.
 #[derive(Debug)]
 pub struct Inside(Witness);
 
@@ -25,7 +25,7 @@ impl Witness {
         self.inside.load(SeqCst)
     }
 
-    /// The most that were ever inside at once.
+    /// Returns the most holders at one time.
     pub fn peak(&self) -> usize {
         self.peak.load(SeqCst)
     }

@@ -1,4 +1,4 @@
-//! ZooKeeper servers of a test's own: on free ports, in a folder that goes away, killed when dropped or when the test
+//! A ZooKeeper server or ensemble for one test: on free ports, in a temporary folder, killed when dropped or when the test
 //! program ends.
 
 use super::pause;
@@ -11,10 +11,10 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// How long servers may take to be ready.
+/// How long servers may take to become ready.
 const PATIENCE: Duration = Duration::from_secs(20);
 const JARS: &str = "/usr/share/java/zookeeper.jar";
-/// The longest session: tests have leases of an hour.
+/// The longest session. Some tests have leases of an hour.
 const LONGEST_SESSION: Duration = Duration::from_secs(100_000);
 
 /// One server, or an ensemble.
@@ -22,9 +22,9 @@ const LONGEST_SESSION: Duration = Duration::from_secs(100_000);
 pub struct ZooKeepers {
     servers: Vec<Server>,
     folder: TempDir,
-    /// Variables for servers that are started from now on.
+    /// Environment of servers started from now on.
     pub env: Vec<(String, String)>,
-    /// Kills the servers and removes the folder when its input ends, that is when the test program does, even by SIGKILL.
+    /// Kills the servers and removes the folder when its input ends. That happens when the test program ends, even by SIGKILL.
     guard: Option<Child>,
 }
 
@@ -34,7 +34,7 @@ struct Server {
     port: u16,
 }
 
-/// How they are set.
+/// Settings of the servers.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
     pub servers: usize,
@@ -63,13 +63,13 @@ impl ZooKeepers {
     }
 
     pub fn start_with(settings: Settings) -> Self {
-        // Somebody else may take a free port before a server does: then other ones.
+        // Another process may bind a free port before the server does. Then other ports are tried.
         for _ in 0..5 {
             let mut servers = Self::prepare(settings);
             for at in 0..settings.servers {
                 servers.run(at);
             }
-            servers.stand_guard();
+            servers.start_guard();
             if servers.wait_until_ready() {
                 return servers;
             }
@@ -77,7 +77,7 @@ impl ZooKeepers {
         panic!("ZooKeeper does not start with {settings:?}");
     }
 
-    /// As clients take it.
+    /// Returns the connect string for clients.
     pub fn connect_string(&self) -> String {
         let servers = self.servers.iter();
         let servers: Vec<String> = servers.map(|s| format!("127.0.0.1:{}", s.port)).collect();
@@ -88,7 +88,7 @@ impl ZooKeepers {
         self.servers[server].port
     }
 
-    /// SIGKILL.
+    /// Sends SIGKILL.
     pub fn kill(&mut self, server: usize) {
         if let Some(mut child) = self.servers[server].child.take() {
             let _ = child.kill();
@@ -96,32 +96,32 @@ impl ZooKeepers {
         }
     }
 
-    /// With what it had stored. Does not wait for it.
+    /// Kills a server if it runs and starts it with its data. Does not wait until it is ready.
     pub fn restart(&mut self, server: usize) {
         self.kill(server);
         self.run(server);
-        self.stand_guard();
+        self.start_guard();
     }
 
-    /// Kills a server and starts it with nothing stored. Does not wait for it.
+    /// Kills a server and starts it without data. Does not wait until it is ready.
     pub fn wipe(&mut self, server: usize) {
         self.kill(server);
         let data = self.folder.path().join(server.to_string());
-        fs::remove_dir_all(data.join("version-2")).expect("what was stored");
+        fs::remove_dir_all(data.join("version-2")).expect("a data folder");
         self.restart(server);
     }
 
-    /// SIGSTOP: connections stay open, nothing is answered.
+    /// Sends SIGSTOP: connections stay open, no request is answered.
     pub fn pause(&self, server: usize) {
         self.servers[server].child.iter().for_each(pause::pause);
     }
 
-    /// SIGCONT.
+    /// Sends SIGCONT.
     pub fn resume(&self, server: usize) {
         self.servers[server].child.iter().for_each(pause::resume);
     }
 
-    /// The leader of an ensemble.
+    /// Returns the leader of an ensemble.
     pub fn leader(&self) -> usize {
         let leads = |at: &usize| self.leads(*at);
         let end = Instant::now() + PATIENCE;
@@ -131,7 +131,7 @@ impl ZooKeepers {
             }
             sleep(Duration::from_millis(20));
         }
-        panic!("there is no leader");
+        panic!("no server became the leader within {PATIENCE:?}");
     }
 
     pub fn leads(&self, server: usize) -> bool {
@@ -143,7 +143,7 @@ impl ZooKeepers {
         self.mode(server).is_some()
     }
 
-    /// Whether every server that runs is part of the ensemble.
+    /// Waits until every running server is part of the ensemble. Returns `false` if one ends or time runs out.
     pub fn wait_until_ready(&mut self) -> bool {
         let end = Instant::now() + PATIENCE;
         while Instant::now() < end {
@@ -230,8 +230,8 @@ impl ZooKeepers {
         self.servers[server].child = Some(child);
     }
 
-    fn stand_guard(&mut self) {
-        self.dismiss_guard();
+    fn start_guard(&mut self) {
+        self.stop_guard();
         let children = self.servers.iter().filter_map(|s| s.child.as_ref());
         let pids: Vec<String> = children.map(|child| child.id().to_string()).collect();
         let script = "read _; kill -9 $1; rm -rf \"$2\"";
@@ -244,14 +244,14 @@ impl ZooKeepers {
         self.guard = Some(guard.expect("a shell"));
     }
 
-    fn dismiss_guard(&mut self) {
+    fn stop_guard(&mut self) {
         if let Some(mut guard) = self.guard.take() {
             let _ = guard.kill();
             let _ = guard.wait();
         }
     }
 
-    /// `standalone`, `leader` or `follower`; `None` while it is nothing of that.
+    /// Returns `standalone`, `leader` or `follower`, or `None` while the server does not serve.
     fn mode(&self, server: usize) -> Option<String> {
         let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port(server))).ok()?;
         stream.set_read_timeout(Some(Duration::from_secs(1))).ok()?;
@@ -265,7 +265,7 @@ impl ZooKeepers {
 
 impl Drop for ZooKeepers {
     fn drop(&mut self) {
-        self.dismiss_guard();
+        self.stop_guard();
         for at in 0..self.servers.len() {
             self.kill(at);
         }

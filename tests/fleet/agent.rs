@@ -1,8 +1,8 @@
 //! A process of the fleet that does what a test tells it.
 
 use crate::modes;
-use crate::support::door::{Door, Visitor};
-use crate::support::process::{Process, begin, tell};
+use crate::support::process::{Process, end_with_parent, report};
+use crate::support::process_witness::{Holder, ProcessWitness};
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -48,26 +48,29 @@ impl Agent {
 
     /// Asks for a permit; `key` is what it is called from now on.
     pub(crate) fn acquire(&mut self, key: &str, name: &str, limit: u32) {
-        self.0.say(&format!("acquire {key} {name} {limit}"));
+        self.0.send(&format!("acquire {key} {name} {limit}"));
     }
 
     pub(crate) async fn granted(&mut self, key: &str) {
-        self.0.hear(&format!("granted {key}.")).await;
+        self.0.receive(&format!("granted {key}.")).await;
     }
 
     pub(crate) async fn granted_within(&mut self, key: &str, within: Duration) -> bool {
-        let heard = self.0.hear_within(&format!("granted {key}."), within).await;
+        let heard = self
+            .0
+            .receive_within(&format!("granted {key}."), within)
+            .await;
         heard.is_some()
     }
 
     pub(crate) async fn lost_within(&mut self, key: &str, within: Duration) -> bool {
-        let heard = self.0.hear_within(&format!("lost {key}."), within).await;
+        let heard = self.0.receive_within(&format!("lost {key}."), within).await;
         heard.is_some()
     }
 
     pub(crate) async fn is_valid(&mut self, key: &str) -> bool {
-        self.0.say(&format!("valid {key}"));
-        self.0.hear(&format!("valid {key}.")).await == "true"
+        self.0.send(&format!("valid {key}"));
+        self.0.receive(&format!("valid {key}.")).await == "true"
     }
 
     /// Whether it is valid by then: on a busy machine a renewal may be late.
@@ -84,30 +87,30 @@ impl Agent {
 
     /// Gives a permit back: had it been held until then?
     pub(crate) async fn release(&mut self, key: &str) -> bool {
-        self.0.say(&format!("release {key}"));
-        self.0.hear(&format!("released {key}.")).await == "Ok(true)"
+        self.0.send(&format!("release {key}"));
+        self.0.receive(&format!("released {key}.")).await == "Ok(true)"
     }
 
     /// So many tasks take a permit, go in by the door, stay for a while, and begin anew.
     pub(crate) async fn work(
         &mut self,
-        door: &Door,
+        witness: &ProcessWitness,
         name: &str,
         limit: u32,
         tasks: u32,
         hold: Duration,
     ) {
         let (door, hold) = (door.path(), hold.as_millis());
-        let door = door.display();
+        let witness = door.display();
         self.0
-            .say(&format!("work {name} {limit} {tasks} {hold} {door}"));
-        self.0.hear("working").await;
+            .send(&format!("work {name} {limit} {tasks} {hold} {door}"));
+        self.0.receive("working").await;
     }
 
     /// Ends the work. Whoever waits gives up, whoever is inside comes out.
     pub(crate) async fn stop(&mut self) -> Done {
-        self.0.say("stop");
-        let numbers = self.0.hear("stopped").await;
+        self.0.send("stop");
+        let numbers = self.0.receive("stopped").await;
         let mut numbers = numbers.split(' ').map(|number| number.parse().unwrap());
         let mut next = || numbers.next().unwrap();
         Done {
@@ -119,8 +122,8 @@ impl Agent {
 
     /// What time it is, as that process sees it.
     pub(crate) async fn wall_clock(&mut self) -> i64 {
-        self.0.say("time");
-        self.0.hear("time").await.parse().unwrap()
+        self.0.send("time");
+        self.0.receive("time").await.parse().unwrap()
     }
 }
 
@@ -139,7 +142,7 @@ fn agent() {
     let Ok(url) = std::env::var("FLEET_URL") else {
         return;
     };
-    begin();
+    end_with_parent();
     let lease = std::env::var("FLEET_LEASE_MS").expect("a lease");
     let lease = Duration::from_millis(lease.parse().expect("milliseconds"));
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -161,13 +164,13 @@ async fn serve(url: &str, lease: Duration) {
         tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt()).unwrap();
     let mut holding: HashMap<String, UnboundedSender<Order>> = HashMap::new();
     let mut work = None;
-    tell("ready");
+    report("ready");
     loop {
         let order = tokio::select! {
             order = orders.next_line() => order.ok().flatten(),
             _ = interrupt.recv() => {
                 let ended = permits.shutdown(Duration::from_millis(300)).await;
-                tell(format_args!("shut down {:?}", ended.map_err(|error| error.kind())));
+                report(format_args!("shut down {:?}", ended.map_err(|error| error.kind())));
                 return;
             }
         };
@@ -187,15 +190,15 @@ async fn serve(url: &str, lease: Duration) {
                 let hold = Duration::from_millis(hold.parse().unwrap());
                 let tasks = tasks.parse().unwrap();
                 work = Some(Work::start(semaphore, tasks, hold, door.into()).await);
-                tell("working");
+                report("working");
             }
             ["stop"] => {
                 let work = work.take().expect("something is done");
-                tell(format_args!("stopped {}", work.end().await));
+                report(format_args!("stopped {}", work.end().await));
             }
             ["time"] => {
                 let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-                tell(format_args!("time {}", time.unwrap().as_secs()));
+                report(format_args!("time {}", time.unwrap().as_secs()));
             }
             _ => panic!("unknown order: {order}"),
         }
@@ -211,15 +214,15 @@ enum Order {
 async fn hold(key: String, semaphore: Semaphore, mut orders: UnboundedReceiver<Order>) {
     let permit = tokio::select! {
         permit = semaphore.acquire() => permit,
-        _ = orders.recv() => return tell(format_args!("released {key}. None")),
+        _ = orders.recv() => return report(format_args!("released {key}. None")),
     };
     let permit = match permit {
         Ok(permit) => permit,
         Err(error) => {
-            return tell(format_args!("refused {key}. {}", error.kind().as_str()));
+            return report(format_args!("refused {key}. {}", error.kind().as_str()));
         }
     };
-    tell(format_args!("granted {key}."));
+    report(format_args!("granted {key}."));
     let mut lost = false;
     loop {
         let order = tokio::select! {
@@ -228,18 +231,18 @@ async fn hold(key: String, semaphore: Semaphore, mut orders: UnboundedReceiver<O
             order = orders.recv() => order,
             error = permit.lost(), if !lost => {
                 lost = true;
-                tell(format_args!("lost {key}. {}", error.kind().as_str()));
+                report(format_args!("lost {key}. {}", error.kind().as_str()));
                 continue;
             }
         };
         match order {
             Some(Order::SayWhetherValid) => {
-                tell(format_args!("valid {key}. {}", permit.is_valid()));
+                report(format_args!("valid {key}. {}", permit.is_valid()));
             }
             Some(Order::Release) => {
                 let released = permit.release().await;
                 let released = released.map_err(|error| error.kind());
-                return tell(format_args!("released {key}. {released:?}"));
+                return report(format_args!("released {key}. {released:?}"));
             }
             None => return,
         }
@@ -258,7 +261,7 @@ impl Work {
             tasks: JoinSet::new(),
         };
         for _ in 0..tasks {
-            let mut visitor = Visitor::at(&door).await;
+            let mut visitor = Visitor::at(&witness).await;
             let (stop, semaphore) = (work.stop.clone(), work.semaphore.clone());
             let (granted, refused) = (work.granted.clone(), work.refused.clone());
             work.tasks.spawn(async move {

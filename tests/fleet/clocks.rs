@@ -2,7 +2,7 @@
 
 use crate::agent::Agent;
 use crate::support::clock::WallClock;
-use crate::support::door::Door;
+use crate::support::process_witness::ProcessWitness;
 use crate::support::redis::RedisServer;
 use crate::{LEASE, coordinator, millis, until_seen};
 use std::time::{Duration, SystemTime};
@@ -67,7 +67,7 @@ async fn nobody_is_evicted(
 ) {
     let clock = WallClock::new();
     let server = RedisServer::start_with_env(&[], clock.env());
-    let door = Door::open();
+    let witness = ProcessWitness::start();
     let mut holders = [
         Agent::start(&server.url(), lease),
         Agent::start(&server.url(), lease),
@@ -85,13 +85,13 @@ async fn nobody_is_evicted(
     let permits = coordinator(&server.url());
     until_seen(&permits, "held", (2, 1), 2 * LEASE).await;
     for worker in &mut workers {
-        worker.work(&door, "worked", 2, 4, millis(5)).await;
+        worker.work(&witness, "worked", 2, 4, millis(5)).await;
     }
     for round in 0..4 {
         disturb(&server, &clock, round).await;
-        let before = door.look();
+        let before = witness.take();
         tokio::time::sleep(lease * 3 / 2).await;
-        let after = door.look();
+        let after = witness.take();
         assert!(after.entries > 20, "round {round}: it goes on: {after:?}");
         assert!(before.peak.max(after.peak) <= 2, "round {round}: {after:?}");
         for holder in &mut holders {

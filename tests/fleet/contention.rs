@@ -1,7 +1,7 @@
 //! Several processes at one name.
 
 use crate::agent::Agent;
-use crate::support::door::Door;
+use crate::support::process_witness::ProcessWitness;
 use crate::support::redis::RedisServer;
 use crate::{ALONE, LEASE, coordinator, millis, until_seen};
 
@@ -9,25 +9,25 @@ use crate::{ALONE, LEASE, coordinator, millis, until_seen};
 async fn contend(processes: u32) {
     let _alone = ALONE.lock().await;
     let server = RedisServer::start();
-    let door = Door::open();
+    let witness = ProcessWitness::start();
     let mut agents: Vec<_> = (0..processes)
         .map(|_| Agent::start(&server.url(), LEASE))
         .collect();
     for agent in &mut agents {
-        agent.0.hear("ready").await;
+        agent.0.receive("ready").await;
     }
     for agent in &mut agents {
         agent
-            .work(&door, "busy", 8, 32 / processes, millis(20))
+            .work(&witness, "busy", 8, 32 / processes, millis(20))
             .await;
     }
     tokio::time::sleep(millis(200)).await;
-    let mut windows = vec![door.look()];
+    let mut windows = vec![witness.take()];
     // The best half second counts: in the others somebody else may have had the machine.
     let mut best: f64 = 0.0;
     while windows.len() < 6 || (best < 0.95 * 8.0 && windows.len() < 24) {
         tokio::time::sleep(millis(500)).await;
-        let seen = door.look();
+        let seen = witness.take();
         best = best.max(seen.mean);
         windows.push(seen);
     }

@@ -55,9 +55,9 @@ async fn a_holder_that_stood_still_learns_its_loss_at_once_and_frees_nobody_else
     other.granted("late").await;
     other.granted("taken").await;
     // The question lies there too: it is answered before anything is learnt from outside.
-    sleeper.0.say("valid held");
+    sleeper.0.send("valid held");
     sleeper.0.resume();
-    assert_eq!(sleeper.0.hear("valid held.").await, "false", "at once");
+    assert_eq!(sleeper.0.receive("valid held.").await, "false", "at once");
     assert!(sleeper.lost_within("held", LEASE).await, "and for good");
     assert!(!sleeper.is_valid("held").await);
     assert!(!sleeper.release("held").await, "there was nothing to free");
@@ -118,6 +118,6 @@ async fn a_pause_during_a_call_is_no_outage() {
     assert!(
         process.granted_within("comes", 2 * LEASE).await,
         "{:?}",
-        process.0.said()
+        process.0.take_lines()
     );
 }

@@ -83,9 +83,9 @@ async fn a_process_that_is_interrupted_and_shuts_down_leaves_nothing() {
     agent.granted("elsewhere").await;
     until_seen(&permits, "ended", (2, 1), millis(1000)).await;
     agent.0.signal(Signal::INT);
-    let refused = agent.0.hear("refused waits.").await;
+    let refused = agent.0.receive("refused waits.").await;
     assert_eq!(refused, ErrorKind::ShuttingDown.as_str());
-    assert_eq!(agent.0.hear("shut down").await, "Err(HeldTooLong)");
+    assert_eq!(agent.0.receive("shut down").await, "Err(HeldTooLong)");
     assert!(agent.0.ended().await.success());
     assert_eq!(seen(&permits, "ended").await, (0, 0));
     assert_eq!(seen(&permits, "ended-too").await, (0, 0));

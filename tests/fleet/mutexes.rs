@@ -1,7 +1,7 @@
 //! Mutexes over Redis: several processes, frozen ones, hung servers, hostile and many names.
 
 use crate::modes;
-use crate::support::process::{Process, begin, tell};
+use crate::support::process::{Process, end_with_parent, report};
 use crate::support::redis::RedisServer;
 use crate::{ALONE, LEASE, SLACK, backend, coordinator, millis};
 use futures_util::StreamExt;
@@ -19,10 +19,10 @@ async fn a_counter_outside_loses_no_count() {
     std::fs::write(folder.path().join("counter"), "0").expect("a counter");
     let mut processes = [start(&server), start(&server)];
     for process in &mut processes {
-        process.say(&format!("count 50 {}", folder.path().display()));
+        process.send(&format!("count 50 {}", folder.path().display()));
     }
     for process in &mut processes {
-        process.hear("counted").await;
+        process.receive("counted").await;
     }
     let counter = std::fs::read_to_string(folder.path().join("counter")).expect("a counter");
     assert_eq!(counter, "100");
@@ -52,27 +52,27 @@ async fn a_counter_outside_loses_no_count() {
 async fn a_frozen_holder_has_lost_it_and_the_next_token_is_higher() {
     let server = RedisServer::start();
     let (mut first, mut second) = (start(&server), start(&server));
-    first.say("lock");
-    let old: u64 = first.hear("locked").await.parse().expect("a token");
+    first.send("lock");
+    let old: u64 = first.receive("locked").await.parse().expect("a token");
     // Ten leases: still held.
     tokio::time::sleep(10 * LEASE).await;
-    first.say("valid");
-    assert_eq!(first.hear("valid").await, "true");
+    first.send("valid");
+    assert_eq!(first.receive("valid").await, "true");
 
     first.pause();
-    second.say("lock");
-    let new: u64 = second.hear("locked").await.parse().expect("a token");
+    second.send("lock");
+    let new: u64 = second.receive("locked").await.parse().expect("a token");
     assert!(new > old, "{new} after {old}");
     tokio::time::sleep(LEASE).await;
-    first.say("valid");
+    first.send("valid");
     first.resume();
-    assert_eq!(first.hear("valid").await, "false");
-    assert_eq!(first.hear("lost").await, "lost");
-    first.say("unlock");
-    assert_eq!(first.hear("unlocked").await, "Ok(false)");
-    second.say("valid");
+    assert_eq!(first.receive("valid").await, "false");
+    assert_eq!(first.receive("lost").await, "lost");
+    first.send("unlock");
+    assert_eq!(first.receive("unlocked").await, "Ok(false)");
+    second.send("valid");
     assert_eq!(
-        second.hear("valid").await,
+        second.receive("valid").await,
         "true",
         "a late unlock frees nobody else"
     );
@@ -344,7 +344,7 @@ fn locker() {
     let Ok(url) = std::env::var("FLEET_LOCKS_AT") else {
         return;
     };
-    begin();
+    end_with_parent();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
@@ -363,11 +363,11 @@ async fn serve(url: &str) {
         match order.split(' ').collect::<Vec<_>>()[..] {
             ["count", times, folder] => {
                 count(&mutex, times.parse().unwrap(), folder.into()).await;
-                tell("counted");
+                report("counted");
             }
             ["lock"] => {
                 let guard = mutex.lock().await.unwrap();
-                tell(format_args!("locked {}", guard.token()));
+                report(format_args!("locked {}", guard.token()));
                 hold(guard, &mut orders).await;
             }
             _ => panic!("unknown order: {order}"),
@@ -385,15 +385,15 @@ async fn hold(guard: MutexGuard, orders: &mut tokio::io::Lines<BufReader<tokio::
             order = orders.next_line() => order.ok().flatten(),
             error = guard.lost(), if !lost => {
                 lost = true;
-                tell(format_args!("lost {}", error.kind().as_str()));
+                report(format_args!("lost {}", error.kind().as_str()));
                 continue;
             }
         };
         match order.as_deref() {
-            Some("valid") => tell(format_args!("valid {}", guard.is_valid())),
+            Some("valid") => report(format_args!("valid {}", guard.is_valid())),
             _ => {
                 let unlocked = guard.unlock().await.map_err(|error| error.kind());
-                return tell(format_args!("unlocked {unlocked:?}"));
+                return report(format_args!("unlocked {unlocked:?}"));
             }
         }
     }

@@ -12,7 +12,7 @@ use tower_permit::{
     AnyBackend, Coordinator, Error, ErrorKind, Mutex, MutexGuard, Permit, Semaphore,
 };
 
-use crate::support::process::{begin, tell};
+use crate::support::process::{end_with_parent, report};
 
 /// Nobody waits for longer, whatever happens.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -60,7 +60,7 @@ fn holder() {
     let Ok(url) = std::env::var("PLACES_URL") else {
         return;
     };
-    begin();
+    end_with_parent();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
@@ -106,7 +106,7 @@ async fn serve(url: &str) {
     while let Some(ended) = tasks.join_next().await {
         ended.expect("no panic");
     }
-    tell(format_args!(
+    report(format_args!(
         "ended {} refused, {} gave up, {} lost",
         all.refused.load(Relaxed),
         all.gave_up.load(Relaxed),
@@ -131,8 +131,8 @@ impl Task {
                 Ok(Err(error)) if error.kind() == ErrorKind::WaitTimeout && gives_up => {
                     self.all.gave_up.fetch_add(1, Relaxed);
                 }
-                Ok(Err(error)) => tell(format_args!("wrong {}: {error}", self.queue.name())),
-                Err(_) => tell(format_args!("wrong {}: nobody answers", self.queue.name())),
+                Ok(Err(error)) => report(format_args!("wrong {}: {error}", self.queue.name())),
+                Err(_) => report(format_args!("wrong {}: nobody answers", self.queue.name())),
             }
         }
     }
@@ -164,7 +164,7 @@ impl Task {
             }
         }
         if let Some((from, to)) = sure {
-            tell(format_args!(
+            report(format_args!(
                 "visit {} {from} {to} {}",
                 self.queue.name(),
                 held.token()
@@ -174,7 +174,7 @@ impl Task {
         if random_bool(0.5) {
             drop(held);
         } else if timeout(bound, held.release()).await.is_err() {
-            tell(format_args!("wrong {}: a release hangs", self.queue.name()));
+            report(format_args!("wrong {}: a release hangs", self.queue.name()));
         }
         match self.habit {
             Habit::Quick => {}

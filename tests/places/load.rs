@@ -36,7 +36,7 @@ impl Load {
         let mut alone = BTreeMap::new();
         let start = |(number, url): (usize, &String)| {
             let mut process = Process::start("holder::holder", [("PLACES_URL", url)]);
-            process.say(&format!("{number} {limit} {}", names.join(" ")));
+            process.send(&format!("{number} {limit} {}", names.join(" ")));
             let own = names.iter().map(|name| format!("limit:{name}-{number}"));
             alone.extend(own.map(|queue| (queue, 0)));
             process
@@ -71,10 +71,10 @@ impl Load {
     pub(crate) async fn end(mut self) -> u64 {
         let mut lost = 0;
         for process in &mut self.processes {
-            process.say("stop");
+            process.send("stop");
         }
         for number in 0..self.processes.len() {
-            let ended = self.processes[number].hear("ended").await;
+            let ended = self.processes[number].receive("ended").await;
             println!("process {number}: {ended}");
             let own = ended.split(' ').nth_back(1).map(str::parse::<u64>);
             lost += own.expect("a number").expect("a number");
@@ -88,7 +88,7 @@ impl Load {
 
     fn listen(&mut self) {
         for (process, said) in self.processes.iter_mut().enumerate() {
-            for line in said.said() {
+            for line in said.take_lines() {
                 let words: Vec<&str> = line.split(' ').collect();
                 let ["visit", queue, from, to, token] = words[..] else {
                     panic!("process {process} says {line}");

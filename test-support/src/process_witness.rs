@@ -1,4 +1,5 @@
-//! A witness for several processes: everybody who goes in or out says so at the door, and waits until it is noted.
+//! Counts permit holders over several processes: each holder reports its entry and exit over a Unix socket and waits for
+//! the acknowledgement.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,51 +9,51 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::task::JoinHandle;
 
-/// Counts who is inside. A process that ends is out.
+/// Counts the holders. A holder whose process ends no longer counts.
 #[derive(Debug)]
-pub struct Door {
+pub struct ProcessWitness {
     folder: TempDir,
     count: Arc<Mutex<Count>>,
     accepting: JoinHandle<()>,
 }
 
-/// One visitor's own way to the door.
+/// The connection of one holder.
 #[derive(Debug)]
-pub struct Visitor(UnixStream);
+pub struct Holder(UnixStream);
 
 #[derive(Clone, Copy, Debug)]
 struct Count {
     inside: usize,
     peak: usize,
     entries: u64,
-    /// The sum of `inside` over time, in seconds, from `since` to `changed`.
+    /// The integral of `inside` over time, in seconds, from `since` to `changed`.
     area: f64,
     since: Instant,
     changed: Instant,
 }
 
-/// What was seen at the door.
+/// What was counted during an interval.
 #[derive(Clone, Copy, Debug)]
-pub struct Seen {
-    /// The most that were inside at once.
+pub struct Observed {
+    /// The most holders at one time.
     pub peak: usize,
     pub entries: u64,
-    /// How many were inside on average.
+    /// The average number of holders.
     pub mean: f64,
 }
 
-// === impl Door ===
+// === impl ProcessWitness ===
 
-impl Door {
-    pub fn open() -> Self {
-        let folder = tempfile::tempdir().expect("a folder for the door");
-        let listener = UnixListener::bind(folder.path().join("door")).expect("a socket");
+impl ProcessWitness {
+    pub fn start() -> Self {
+        let folder = tempfile::tempdir().expect("a folder for the socket");
+        let listener = UnixListener::bind(folder.path().join("witness")).expect("a socket");
         let count = Arc::new(Mutex::new(Count::new()));
         let accepting = tokio::spawn({
             let count = count.clone();
             async move {
-                while let Ok((visitor, _)) = listener.accept().await {
-                    tokio::spawn(watch(visitor, count.clone()));
+                while let Ok((holder, _)) = listener.accept().await {
+                    tokio::spawn(watch(holder, count.clone()));
                 }
             }
         });
@@ -64,19 +65,19 @@ impl Door {
     }
 
     pub fn path(&self) -> PathBuf {
-        self.folder.path().join("door")
+        self.folder.path().join("witness")
     }
 
     pub fn inside(&self) -> usize {
         lock(&self.count).inside
     }
 
-    /// What was seen since the last look, or since the door was opened.
-    pub fn look(&self) -> Seen {
+    /// Returns what was counted since the last call, or since the start.
+    pub fn take(&self) -> Observed {
         let mut count = lock(&self.count);
-        count.step(0);
+        count.add(0);
         let time = count.changed.duration_since(count.since).as_secs_f64();
-        let seen = Seen {
+        let observed = Observed {
             peak: count.peak,
             entries: count.entries,
             mean: count.area / time,
@@ -87,51 +88,51 @@ impl Door {
             peak: inside,
             ..Count::new()
         };
-        seen
+        observed
     }
 }
 
-impl Drop for Door {
+impl Drop for ProcessWitness {
     fn drop(&mut self) {
         self.accepting.abort();
     }
 }
 
-async fn watch(mut visitor: UnixStream, count: Arc<Mutex<Count>>) {
+async fn watch(mut holder: UnixStream, count: Arc<Mutex<Count>>) {
     let mut inside = false;
-    while let Ok(word) = visitor.read_u8().await {
-        let goes_in = word == b'+';
-        assert_ne!(goes_in, inside, "in and out by turns");
-        inside = goes_in;
-        lock(&count).step(if inside { 1 } else { -1 });
-        if visitor.write_u8(word).await.is_err() {
+    while let Ok(message) = holder.read_u8().await {
+        let enters = message == b'+';
+        assert_ne!(enters, inside, "entries and exits alternate");
+        inside = enters;
+        lock(&count).add(if inside { 1 } else { -1 });
+        if holder.write_u8(message).await.is_err() {
             break;
         }
     }
     if inside {
-        lock(&count).step(-1);
+        lock(&count).add(-1);
     }
 }
 
-// === impl Visitor ===
+// === impl Holder ===
 
-impl Visitor {
-    pub async fn at(door: &Path) -> Self {
-        Self(UnixStream::connect(door).await.expect("the door is open"))
+impl Holder {
+    pub async fn connect(socket: &Path) -> Self {
+        Self(UnixStream::connect(socket).await.expect("the witness runs"))
     }
 
     pub async fn enter(&mut self) {
-        self.say(b'+').await;
+        self.report(b'+').await;
     }
 
-    /// Only when this is over may the permit go back.
-    pub async fn leave(&mut self) {
-        self.say(b'-').await;
+    /// The permit may be released only after this returns.
+    pub async fn exit(&mut self) {
+        self.report(b'-').await;
     }
 
-    async fn say(&mut self, word: u8) {
-        self.0.write_u8(word).await.expect("the door is open");
-        self.0.read_u8().await.expect("the door is open");
+    async fn report(&mut self, message: u8) {
+        self.0.write_u8(message).await.expect("the witness runs");
+        self.0.read_u8().await.expect("the witness runs");
     }
 }
 
@@ -150,7 +151,7 @@ impl Count {
         }
     }
 
-    fn step(&mut self, by: isize) {
+    fn add(&mut self, by: isize) {
         let now = Instant::now();
         self.area += self.inside as f64 * now.duration_since(self.changed).as_secs_f64();
         self.changed = now;
