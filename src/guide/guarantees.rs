@@ -34,19 +34,19 @@
 //!
 //! | fault | limit | tokens rise | normal again | shown by |
 //! | --- | --- | --- | --- | --- |
-//! | a process that holds dies | kept | yes | one lease after its last word | `the_permits_of_a_killed_process_come_back_one_lease_later`, `rule_05_a_dead_node_frees_all_tickets`, `rule_08_tokens_increase_over_expiry` |
-//! | a process is paused beyond its lease | kept; what it does in its pause nobody can prevent | yes | at its return | `a_holder_that_stood_still_learns_its_loss_at_once_and_frees_nobody_else`, `a_frozen_holder_has_lost_it_and_the_next_token_is_higher` |
+//! | a process that holds dies | kept | yes | one lease after its last word | `the_permits_of_a_killed_process_are_free_one_lease_later`, `rule_05_a_dead_node_frees_all_tickets`, `rule_08_tokens_increase_over_expiry` |
+//! | a process is paused beyond its lease | kept; what it does in its pause nobody can prevent | yes | at its return | `a_paused_holder_sees_its_loss_at_once_and_releases_no_other_permit`, `a_frozen_holder_loses_the_mutex_and_the_next_token_is_higher` |
 //! | a process is paused for less | kept, and nothing is lost | yes | at once | `a_short_pause_loses_nothing` |
-//! | a process is cut off | kept | yes | 2 s | `a_link_that_is_cut_towards_the_server`, `a_link_that_is_cut_towards_the_client`, `a_connection_that_is_dead_towards_the_server_is_replaced`, `a_connection_that_is_dead_towards_the_client_is_replaced`, `a_link_on_which_everything_is_lost_is_used_again_when_it_is_back` |
-//! | the server pauses | kept; a mutex is lost at its deadline | yes | 2 s | `a_paused_server`, `a_server_that_stands_still_for_longer_than_a_lease_evicts_nobody`, `a_mutex_is_lost_at_its_deadline_even_while_a_renewal_hangs` |
+//! | a process is cut off | kept | yes | 2 s | `a_link_that_is_cut_towards_the_server`, `a_link_that_is_cut_towards_the_client`, `a_connection_that_is_dead_towards_the_server_is_replaced`, `a_connection_that_is_dead_towards_the_client_is_replaced`, `a_link_that_loses_everything_is_used_again_once_restored` |
+//! | the server pauses | kept; a mutex is lost at its deadline | yes | 2 s | `a_paused_server`, `a_server_paused_for_longer_than_a_lease_evicts_no_holder`, `a_mutex_is_lost_at_its_deadline_even_while_a_renewal_hangs` |
 //! | it restarts with its data | kept | yes | 2 s | `a_server_that_is_killed_and_comes_back_with_its_data`; tokens as with a step of its clock |
-//! | it restarts without | at most `limit` more | yes | 2 s; those who held hear of it a third of a lease later | `a_server_that_is_killed_and_comes_back_empty`, `tokens_rise_over_a_flush_and_a_restart` |
-//! | it is flushed, or evicts our keys | at most `limit` more | yes | a third of a lease | `who_waits_is_back_in_the_queue_after_everything_was_flushed`, `a_flush_loses_it_and_says_so_and_the_next_token_is_higher`, `rule_08_tokens_increase_over_a_flush`. An eviction is not tested: it is a flush of one name. Who gets a mutex from hand to hand before its process has heard of it has the [lower token](super::queue#when-the-store-forgets) of who has lost it |
+//! | it restarts without | at most `limit` more | yes | 2 s; those who held hear of it a third of a lease later | `a_server_that_is_killed_and_comes_back_empty`, `tokens_increase_over_a_flush_and_a_restart` |
+//! | it is flushed, or evicts our keys | at most `limit` more | yes | a third of a lease | `waiters_are_queued_again_after_a_flush`, `a_flush_loses_the_mutex_and_the_next_token_is_higher`, `rule_08_tokens_increase_over_a_flush`. An eviction is not tested: it is a flush of one name. Who gets a mutex from hand to hand before its process has heard of it has the [lower token](super::queue#when-the-store-forgets) of who has lost it |
 //! | it fails over, and its address moves | at most `limit` more | yes | 2 s | not tested: nothing moves an address here. To a process it is a restart of the server |
-//! | its clock steps, or a process's | kept | yes | at once | `steps_of_the_servers_clock_evict_nobody`, `a_process_whose_clock_is_an_hour_off_is_like_any_other`, `tokens_rise_over_a_clock_that_steps`. Not kept: tokens, if it is flushed and its clock has fallen behind |
-//! | answers get lost, calls run late | kept | yes | at once | `a_lost_answer_makes_nobody_wait_for_himself`, `a_call_that_runs_after_its_retry_makes_no_permit_and_no_second_holder`, `random_faults_break_no_rule_and_block_no_waiter` |
-//! | pushes get lost, or are refused | kept | yes | half a lease; ten times a second where they are refused | `rule_04_polling_suffices_after_a_release`, `without_the_right_to_the_channels_waiting_is_slower_and_one_warning_says_so`, `two_processes_that_may_neither_publish_nor_listen_still_take_turns` |
-//! | its memory is full | kept | yes | at once | `when_memory_is_full_permits_are_renewed_released_and_handed_on` |
+//! | its clock steps, or a process's | kept | yes | at once | `steps_of_the_server_clock_evict_no_holder`, `a_process_clock_one_hour_off_changes_nothing`, `tokens_rise_over_a_clock_that_steps`. Not kept: tokens, if it is flushed and its clock has fallen behind |
+//! | answers get lost, calls run late | kept | yes | at once | `a_lost_reply_does_not_block_its_own_ticket`, `a_call_executed_after_its_retry_creates_no_permit_and_no_second_holder`, `random_faults_break_no_rule_and_block_no_waiter` |
+//! | pushes get lost, or are refused | kept | yes | half a lease; ten times a second where they are refused | `rule_04_polling_suffices_after_a_release`, `without_channel_rights_waiting_is_slower_and_logs_one_warning`, `two_processes_without_channel_rights_still_alternate` |
+//! | its memory is full | kept | yes | at once | `with_full_memory_permits_are_renewed_released_and_granted` |
 //!
 //! # Redis with Sentinel
 //!

@@ -298,8 +298,8 @@ impl Answer {
                 Self::List(items.collect::<io::Result<_>>()?)
             }
             Value::ServerError(error) => {
-                let details = error.details().unwrap_or_default();
-                Self::Error(format!("{} {details}", error.code()))
+                let text = format!("{} {}", error.code(), error.details().unwrap_or_default());
+                Self::Error(text.trim_end().to_owned())
             }
             other => return Err(io::Error::other(format!("not a RESP2 value: {other:?}"))),
         })

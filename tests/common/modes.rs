@@ -1,12 +1,13 @@
-//! Coordinators with the settings that all tests of a run share: `SHORT_CUTS=off` sends every permit back to the queue.
+//! Coordinators with the mode of this test run: `STRICT_FIFO=on` disables hand-off, so that every released permit returns
+//! to the backend's queue.
 
 use tower_permit::{Backend, Coordinator, CoordinatorBuilder};
 
 pub fn builder<B: Backend>(backend: B) -> CoordinatorBuilder<B> {
-    let off = std::env::var_os("SHORT_CUTS").is_some_and(|choice| choice == "off");
-    Coordinator::builder(backend).strict_fifo(off)
+    let strict = std::env::var_os("STRICT_FIFO").is_some_and(|mode| mode == "on");
+    Coordinator::builder(backend).strict_fifo(strict)
 }
 
 pub fn coordinator(backend: impl Backend) -> Coordinator {
-    builder(backend).build().expect("fine settings")
+    builder(backend).build().expect("valid settings")
 }

@@ -1,4 +1,4 @@
-//! A process of the fleet that does what a test tells it.
+//! A process of the fleet that executes the commands of a test.
 
 use crate::modes;
 use crate::support::process::{Process, end_with_parent, report};
@@ -13,7 +13,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinSet;
 use tower_permit::{Permit, Redis, Semaphore};
 
-/// The test's side.
+/// The test's handle of the process.
 #[derive(Debug)]
 pub(crate) struct Agent(pub Process);
 
@@ -32,7 +32,7 @@ impl Agent {
         Self::start_with(url, lease, [])
     }
 
-    /// `env` is for the process.
+    /// Starts the process with environment variables.
     pub(crate) fn start_with<const N: usize>(
         url: &str,
         lease: Duration,
@@ -46,7 +46,7 @@ impl Agent {
         Self(Process::start("agent::agent", env))
     }
 
-    /// Asks for a permit; `key` is what it is called from now on.
+    /// Starts to acquire a permit. `key` identifies it in later commands.
     pub(crate) fn acquire(&mut self, key: &str, name: &str, limit: u32) {
         self.0.send(&format!("acquire {key} {name} {limit}"));
     }
@@ -56,16 +56,16 @@ impl Agent {
     }
 
     pub(crate) async fn granted_within(&mut self, key: &str, within: Duration) -> bool {
-        let heard = self
+        let line = self
             .0
             .receive_within(&format!("granted {key}."), within)
             .await;
-        heard.is_some()
+        line.is_some()
     }
 
     pub(crate) async fn lost_within(&mut self, key: &str, within: Duration) -> bool {
-        let heard = self.0.receive_within(&format!("lost {key}."), within).await;
-        heard.is_some()
+        let line = self.0.receive_within(&format!("lost {key}."), within).await;
+        line.is_some()
     }
 
     pub(crate) async fn is_valid(&mut self, key: &str) -> bool {
@@ -73,7 +73,7 @@ impl Agent {
         self.0.receive(&format!("valid {key}.")).await == "true"
     }
 
-    /// Whether it is valid by then: on a busy machine a renewal may be late.
+    /// Whether the permit is valid within this time: on a busy machine a renewal may be late.
     pub(crate) async fn is_valid_within(&mut self, key: &str, within: Duration) -> bool {
         let end = Instant::now() + within;
         loop {
@@ -85,13 +85,13 @@ impl Agent {
         }
     }
 
-    /// Gives a permit back: had it been held until then?
+    /// Releases a permit. Returns whether it was held until then.
     pub(crate) async fn release(&mut self, key: &str) -> bool {
         self.0.send(&format!("release {key}"));
         self.0.receive(&format!("released {key}.")).await == "Ok(true)"
     }
 
-    /// So many tasks take a permit, go in by the door, stay for a while, and begin anew.
+    /// Starts tasks that acquire a permit, report to the witness, hold it for a while, and repeat.
     pub(crate) async fn work(
         &mut self,
         witness: &ProcessWitness,
@@ -100,14 +100,14 @@ impl Agent {
         tasks: u32,
         hold: Duration,
     ) {
-        let (door, hold) = (door.path(), hold.as_millis());
-        let witness = door.display();
+        let (socket, hold) = (witness.path(), hold.as_millis());
+        let socket = socket.display();
         self.0
-            .send(&format!("work {name} {limit} {tasks} {hold} {door}"));
+            .send(&format!("work {name} {limit} {tasks} {hold} {socket}"));
         self.0.receive("working").await;
     }
 
-    /// Ends the work. Whoever waits gives up, whoever is inside comes out.
+    /// Ends the work: waiters give up and holders release.
     pub(crate) async fn stop(&mut self) -> Done {
         self.0.send("stop");
         let numbers = self.0.receive("stopped").await;
@@ -120,14 +120,14 @@ impl Agent {
         }
     }
 
-    /// What time it is, as that process sees it.
+    /// Returns the wall clock time of the process.
     pub(crate) async fn wall_clock(&mut self) -> i64 {
         self.0.send("time");
         self.0.receive("time").await.parse().unwrap()
     }
 }
 
-// === in the process itself ===
+// === in the child process ===
 
 struct Work {
     stop: Arc<AtomicBool>,
@@ -150,71 +150,71 @@ fn agent() {
         .build();
     runtime.expect("a runtime").block_on(async {
         serve(&url, lease).await;
-        // A runtime that ends would wait for the next line.
+        // Dropping the runtime would wait for the next line of the standard input.
         std::process::exit(0);
     });
 }
 
-/// Does what the lines of the standard input say, until it ends.
+/// Executes the commands on the standard input until it ends.
 async fn serve(url: &str, lease: Duration) {
     let redis = Redis::new(url).unwrap().prefix("fleet").unwrap();
     let permits = modes::builder(redis).lease(lease).build().unwrap();
-    let mut orders = BufReader::new(tokio::io::stdin()).lines();
+    let mut commands = BufReader::new(tokio::io::stdin()).lines();
     let mut interrupt =
         tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt()).unwrap();
-    let mut holding: HashMap<String, UnboundedSender<Order>> = HashMap::new();
+    let mut holding: HashMap<String, UnboundedSender<Command>> = HashMap::new();
     let mut work = None;
     report("ready");
     loop {
-        let order = tokio::select! {
-            order = orders.next_line() => order.ok().flatten(),
+        let command = tokio::select! {
+            command = commands.next_line() => command.ok().flatten(),
             _ = interrupt.recv() => {
                 let ended = permits.shutdown(Duration::from_millis(300)).await;
                 report(format_args!("shut down {:?}", ended.map_err(|error| error.kind())));
                 return;
             }
         };
-        let Some(order) = order else { return };
-        let words: Vec<&str> = order.split(' ').collect();
+        let Some(command) = command else { return };
+        let words: Vec<&str> = command.split(' ').collect();
         match words[..] {
             ["acquire", key, name, limit] => {
                 let semaphore = permits.semaphore(name, limit.parse().unwrap()).unwrap();
-                let (orders, heard) = unbounded_channel();
-                holding.insert(key.to_owned(), orders);
-                tokio::spawn(hold(key.to_owned(), semaphore, heard));
+                let (sender, commands) = unbounded_channel();
+                holding.insert(key.to_owned(), sender);
+                tokio::spawn(hold(key.to_owned(), semaphore, commands));
             }
-            ["valid", key] => holding[key].send(Order::SayWhetherValid).unwrap(),
-            ["release", key] => holding[key].send(Order::Release).unwrap(),
-            ["work", name, limit, tasks, hold, door] => {
+            ["valid", key] => holding[key].send(Command::ReportValidity).unwrap(),
+            ["release", key] => holding[key].send(Command::Release).unwrap(),
+            ["work", name, limit, tasks, hold, socket] => {
                 let semaphore = permits.semaphore(name, limit.parse().unwrap()).unwrap();
                 let hold = Duration::from_millis(hold.parse().unwrap());
                 let tasks = tasks.parse().unwrap();
-                work = Some(Work::start(semaphore, tasks, hold, door.into()).await);
+                work = Some(Work::start(semaphore, tasks, hold, socket.into()).await);
                 report("working");
             }
             ["stop"] => {
-                let work = work.take().expect("something is done");
+                let work = work.take().expect("work was started");
                 report(format_args!("stopped {}", work.end().await));
             }
             ["time"] => {
                 let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
                 report(format_args!("time {}", time.unwrap().as_secs()));
             }
-            _ => panic!("unknown order: {order}"),
+            _ => panic!("unknown command: {command}"),
         }
     }
 }
 
-enum Order {
-    SayWhetherValid,
+enum Command {
+    ReportValidity,
     Release,
 }
 
-/// Waits for one permit and holds it until it is told otherwise.
-async fn hold(key: String, semaphore: Semaphore, mut orders: UnboundedReceiver<Order>) {
+/// Acquires one permit and holds it until it receives the command to release it.
+async fn hold(key: String, semaphore: Semaphore, mut commands: UnboundedReceiver<Command>) {
     let permit = tokio::select! {
         permit = semaphore.acquire() => permit,
-        _ = orders.recv() => return report(format_args!("released {key}. None")),
+        _ = commands.recv() => return report(format_args!("released {key}. None")),
     };
     let permit = match permit {
         Ok(permit) => permit,
@@ -225,21 +225,21 @@ async fn hold(key: String, semaphore: Semaphore, mut orders: UnboundedReceiver<O
     report(format_args!("granted {key}."));
     let mut lost = false;
     loop {
-        let order = tokio::select! {
-            // Questions first: the answer is that of the very first look.
+        let command = tokio::select! {
+            // Commands first: the reply must not depend on the loss being noticed before.
             biased;
-            order = orders.recv() => order,
+            command = commands.recv() => command,
             error = permit.lost(), if !lost => {
                 lost = true;
                 report(format_args!("lost {key}. {}", error.kind().as_str()));
                 continue;
             }
         };
-        match order {
-            Some(Order::SayWhetherValid) => {
+        match command {
+            Some(Command::ReportValidity) => {
                 report(format_args!("valid {key}. {}", permit.is_valid()));
             }
-            Some(Order::Release) => {
+            Some(Command::Release) => {
                 let released = permit.release().await;
                 let released = released.map_err(|error| error.kind());
                 return report(format_args!("released {key}. {released:?}"));
@@ -252,7 +252,7 @@ async fn hold(key: String, semaphore: Semaphore, mut orders: UnboundedReceiver<O
 // === impl Work ===
 
 impl Work {
-    async fn start(semaphore: Semaphore, tasks: u32, hold: Duration, door: PathBuf) -> Self {
+    async fn start(semaphore: Semaphore, tasks: u32, hold: Duration, socket: PathBuf) -> Self {
         let mut work = Self {
             stop: Arc::default(),
             granted: Arc::default(),
@@ -261,7 +261,7 @@ impl Work {
             tasks: JoinSet::new(),
         };
         for _ in 0..tasks {
-            let mut visitor = Visitor::at(&witness).await;
+            let mut holder = Holder::connect(&socket).await;
             let (stop, semaphore) = (work.stop.clone(), work.semaphore.clone());
             let (granted, refused) = (work.granted.clone(), work.refused.clone());
             work.tasks.spawn(async move {
@@ -276,9 +276,9 @@ impl Work {
                             }
                         };
                     granted.fetch_add(1, SeqCst);
-                    visitor.enter().await;
+                    holder.enter().await;
                     tokio::time::sleep(hold).await;
-                    visitor.leave().await;
+                    holder.exit().await;
                     drop(permit);
                 }
             });

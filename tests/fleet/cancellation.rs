@@ -1,4 +1,4 @@
-//! Acquisitions that are dropped, over a real connection.
+//! Acquisitions and releases that are dropped, over a real connection.
 
 use crate::support::redis::RedisServer;
 use crate::{coordinator, millis, until_seen};
@@ -8,10 +8,10 @@ use std::task::Poll;
 use std::time::Duration;
 use tower_permit::{Coordinator, Semaphore};
 
-/// Nothing is held and nothing waits, a trip or two after the last drop.
+/// By when nothing is held and nothing queued after the last drop.
 const SOON: Duration = millis(1000);
 
-async fn alone(limit: u32) -> (RedisServer, Coordinator, Semaphore) {
+async fn new_semaphore(limit: u32) -> (RedisServer, Coordinator, Semaphore) {
     let server = RedisServer::start();
     let permits = coordinator(&server.url());
     let semaphore = permits.semaphore("dropped", limit).unwrap();
@@ -20,7 +20,7 @@ async fn alone(limit: u32) -> (RedisServer, Coordinator, Semaphore) {
     (server, permits, semaphore)
 }
 
-/// Polls a future so many times, whenever it wants to be, and drops it.
+/// Polls a future this many times, each time after a wake-up, and drops it.
 async fn poll_and_drop<F: Future>(future: F, polls: usize) {
     let mut future = pin!(future);
     let mut left = polls;
@@ -37,8 +37,8 @@ async fn poll_and_drop<F: Future>(future: F, polls: usize) {
 }
 
 #[tokio::test]
-async fn dropped_at_every_await_point_nothing_is_left() {
-    let (_server, permits, semaphore) = alone(1).await;
+async fn acquisitions_dropped_at_every_await_point_leave_nothing() {
+    let (_server, permits, semaphore) = new_semaphore(1).await;
     for polls in 0..4 {
         for _ in 0..250 {
             poll_and_drop(semaphore.acquire(), polls).await;
@@ -47,57 +47,57 @@ async fn dropped_at_every_await_point_nothing_is_left() {
         }
         until_seen(&permits, "dropped", (0, 0), SOON).await;
     }
-    // Nobody is served: the drops come first.
+    // No permit is granted, since the drops come first.
     let held = semaphore.acquire().await.unwrap();
     for _ in 0..1000 {
         poll_and_drop(semaphore.acquire(), 1).await;
     }
     until_seen(&permits, "dropped", (1, 0), SOON).await;
-    // Most of these stand in the shared queue when they are dropped.
+    // Most of these are queued at the backend when they are dropped.
     for n in 0..250u64 {
-        let patience = Duration::from_micros(n * 7919 % 3000);
-        let waited = tokio::time::timeout(patience, semaphore.acquire()).await;
-        assert!(waited.is_err(), "it is full");
+        let timeout = Duration::from_micros(n * 7919 % 3000);
+        let waited = tokio::time::timeout(timeout, semaphore.acquire()).await;
+        assert!(waited.is_err(), "the limit is reached");
     }
     until_seen(&permits, "dropped", (1, 0), SOON).await;
     assert!(held.release().await.unwrap());
 }
 
 #[tokio::test]
-async fn dropped_at_random_moments_nothing_is_left() {
-    let (_server, permits, semaphore) = alone(2).await;
-    // 1,000 with room, then 1,000 at a time that fight for it.
+async fn acquisitions_dropped_at_random_moments_leave_nothing() {
+    let (_server, permits, semaphore) = new_semaphore(2).await;
+    // 1,000 one after another with room, then 1,000 at once that compete.
     for n in 0..1000u64 {
-        let patience = Duration::from_micros(n * 7919 % 1500);
-        let _ = tokio::time::timeout(patience, semaphore.acquire()).await;
+        let timeout = Duration::from_micros(n * 7919 % 1500);
+        let _ = tokio::time::timeout(timeout, semaphore.acquire()).await;
     }
     until_seen(&permits, "dropped", (0, 0), SOON).await;
     let tasks: Vec<_> = (0..1000u64)
         .map(|n| {
             let semaphore = semaphore.clone();
             tokio::spawn(async move {
-                let patience = Duration::from_micros(n * 7919 % 100_000);
-                tokio::time::timeout(patience, semaphore.acquire())
+                let timeout = Duration::from_micros(n * 7919 % 100_000);
+                tokio::time::timeout(timeout, semaphore.acquire())
                     .await
                     .is_ok()
             })
         })
         .collect();
-    let mut served = 0;
+    let mut granted = 0;
     for task in tasks {
-        served += u32::from(task.await.unwrap());
+        granted += u32::from(task.await.unwrap());
     }
-    println!("{served} of 1000 were served");
+    println!("{granted} of 1000 were granted");
     until_seen(&permits, "dropped", (0, 0), SOON).await;
 }
 
 #[tokio::test]
-async fn releases_that_are_dropped_give_back() {
-    let (_server, permits, semaphore) = alone(1).await;
+async fn dropped_releases_still_release() {
+    let (_server, permits, semaphore) = new_semaphore(1).await;
     for n in 0..500u64 {
         let permit = semaphore.acquire().await.unwrap();
-        let patience = Duration::from_micros(n * 7919 % 400);
-        let _ = tokio::time::timeout(patience, permit.release()).await;
+        let timeout = Duration::from_micros(n * 7919 % 400);
+        let _ = tokio::time::timeout(timeout, permit.release()).await;
     }
     until_seen(&permits, "dropped", (0, 0), SOON).await;
 }

@@ -1,4 +1,4 @@
-//! Clocks that are wrong: a client's, the server's, and a server that stands still.
+//! Wrong clocks: of a client, of the server, and of a paused server.
 
 use crate::agent::Agent;
 use crate::support::clock::WallClock;
@@ -15,7 +15,7 @@ fn now() -> i64 {
 }
 
 #[tokio::test]
-async fn a_process_whose_clock_is_an_hour_off_is_like_any_other() {
+async fn a_process_clock_one_hour_off_changes_nothing() {
     let server = RedisServer::start();
     let mut agents = Vec::new();
     let mut clocks = Vec::new();
@@ -28,14 +28,14 @@ async fn a_process_whose_clock_is_an_hour_off_is_like_any_other() {
         agents.push(agent);
         clocks.push(clock);
     }
-    // Each in turn holds for longer than a lease while the others wait.
+    // Each process in turn holds for longer than a lease while the others wait.
     for holder in 0..3 {
         agents[holder].acquire("held", "hour", 1);
         agents[holder].granted("held").await;
         for other in (0..3).filter(|other| *other != holder) {
             agents[other].acquire("next", "hour", 1);
         }
-        // It may even change meanwhile.
+        // The clock may even change meanwhile.
         clocks[holder].shift(HOUR);
         tokio::time::sleep(LEASE * 3 / 2).await;
         assert!(agents[holder].is_valid_within("held", LEASE).await);
@@ -44,7 +44,7 @@ async fn a_process_whose_clock_is_an_hour_off_is_like_any_other() {
             let agent = &mut agents[other];
             assert!(!agent.lost_within("next", millis(1)).await);
         }
-        // The two others go in one after the other.
+        // The other two are granted one after the other.
         let (mut first, mut second) = match holder {
             0 => (1, 2),
             1 => (0, 2),
@@ -60,8 +60,8 @@ async fn a_process_whose_clock_is_an_hour_off_is_like_any_other() {
     }
 }
 
-/// Two hold all along and two processes work beside them, while `disturb` does its worst to the server.
-async fn nobody_is_evicted(
+/// Two processes hold permits all along and two others acquire and release, while `disturb` disturbs the server.
+async fn no_holder_is_evicted(
     lease: Duration,
     disturb: impl AsyncFn(&RedisServer, &WallClock, usize),
 ) {
@@ -80,7 +80,7 @@ async fn nobody_is_evicted(
         holder.acquire("held", "held", 2);
         holder.granted("held").await;
     }
-    // One waits behind them, so that there is somebody to profit from an eviction.
+    // One ticket is queued behind them and would be granted after an eviction.
     workers[0].acquire("waits", "held", 2);
     let permits = coordinator(&server.url());
     until_seen(&permits, "held", (2, 1), 2 * LEASE).await;
@@ -92,7 +92,10 @@ async fn nobody_is_evicted(
         let before = witness.take();
         tokio::time::sleep(lease * 3 / 2).await;
         let after = witness.take();
-        assert!(after.entries > 20, "round {round}: it goes on: {after:?}");
+        assert!(
+            after.entries > 20,
+            "round {round}: too few grants: {after:?}"
+        );
         assert!(before.peak.max(after.peak) <= 2, "round {round}: {after:?}");
         for holder in &mut holders {
             assert!(
@@ -101,23 +104,23 @@ async fn nobody_is_evicted(
             );
             assert!(holder.is_valid_within("held", LEASE).await, "round {round}");
         }
-        let profits = workers[0].granted_within("waits", millis(1)).await;
-        assert!(!profits, "round {round}: a third is in");
+        let granted = workers[0].granted_within("waits", millis(1)).await;
+        assert!(!granted, "round {round}: a third permit was granted");
     }
     for worker in &mut workers {
         assert_eq!(worker.stop().await.lost, 0);
     }
     assert!(holders[0].release("held").await);
     workers[0].granted("waits").await;
-    // Who dies after all that is still missed.
+    // A process that dies afterwards still loses its permits.
     holders[1].0.kill();
     workers[1].acquire("next", "held", 2);
     assert!(workers[1].granted_within("next", 3 * lease).await);
 }
 
 #[tokio::test]
-async fn steps_of_the_servers_clock_evict_nobody() {
-    nobody_is_evicted(LEASE, async |server, clock, round| {
+async fn steps_of_the_server_clock_evict_no_holder() {
+    no_holder_is_evicted(LEASE, async |server, clock, round| {
         let at = [60, 0, HOUR, 0][round];
         let before = server.command(&["TIME"]).list()[0].parse::<i64>().unwrap();
         clock.shift(at);
@@ -128,11 +131,11 @@ async fn steps_of_the_servers_clock_evict_nobody() {
 }
 
 #[tokio::test]
-async fn a_server_that_stands_still_for_longer_than_a_lease_evicts_nobody() {
-    nobody_is_evicted(LEASE, async |server, clock, round| {
+async fn a_server_paused_for_longer_than_a_lease_evicts_no_holder() {
+    no_holder_is_evicted(LEASE, async |server, clock, round| {
         server.pause();
         tokio::time::sleep(LEASE * 3 / 2).await;
-        // Its clock may also have been set meanwhile.
+        // The server's clock may also be set meanwhile.
         clock.shift([0, 60, 60, -HOUR][round]);
         server.resume();
     })

@@ -1,13 +1,13 @@
-//! Several processes at one name.
+//! Several processes that compete for one name.
 
 use crate::agent::Agent;
 use crate::support::process_witness::ProcessWitness;
 use crate::support::redis::RedisServer;
-use crate::{ALONE, LEASE, coordinator, millis, until_seen};
+use crate::{EXCLUSIVE, LEASE, coordinator, millis, until_seen};
 
-/// `processes` with 32 tasks in all at a limit of 8, each inside for 20 ms.
+/// `processes` processes with 32 tasks in total and a limit of 8. Each task holds for 20 ms.
 async fn contend(processes: u32) {
-    let _alone = ALONE.lock().await;
+    let _exclusive = EXCLUSIVE.lock().await;
     let server = RedisServer::start();
     let witness = ProcessWitness::start();
     let mut agents: Vec<_> = (0..processes)
@@ -23,7 +23,7 @@ async fn contend(processes: u32) {
     }
     tokio::time::sleep(millis(200)).await;
     let mut windows = vec![witness.take()];
-    // The best half second counts: in the others somebody else may have had the machine.
+    // The best half second counts: other programs may have used the machine during the others.
     let mut best: f64 = 0.0;
     while windows.len() < 6 || (best < 0.95 * 8.0 && windows.len() < 24) {
         tokio::time::sleep(millis(500)).await;
@@ -35,11 +35,11 @@ async fn contend(processes: u32) {
     println!("{processes} processes, % of the permits in use: {used:.1?}");
     for agent in &mut agents {
         let done = agent.stop().await;
-        assert!(done.granted > 0, "nobody starves: {done:?}");
+        assert!(done.granted > 0, "a process starved: {done:?}");
         assert_eq!((done.refused, done.lost), (0, 0), "{done:?}");
     }
     let peak = windows.iter().map(|seen| seen.peak).max();
-    assert_eq!(peak, Some(8), "the limit, and never above");
+    assert_eq!(peak, Some(8), "the limit is reached and never exceeded");
     assert!(best > 0.9 * 8.0, "{best:.2} of 8 in use at best");
     let permits = coordinator(&server.url());
     until_seen(&permits, "busy", (0, 0), millis(500)).await;
@@ -56,11 +56,11 @@ async fn four_processes_never_exceed_the_limit_and_keep_it_used() {
 }
 
 #[tokio::test]
-async fn a_limit_lowered_by_a_deploy_cuts_nobody_and_lets_nobody_in_until_it_fits() {
+async fn a_limit_lowered_by_a_deploy_evicts_no_holder_and_grants_nothing_until_it_fits() {
     let server = RedisServer::start();
     let permits = coordinator(&server.url());
-    // By the order of the queue alone.
-    let strict = || [("SHORT_CUTS".to_owned(), "off".to_owned())];
+    // Without hand-off the order of the queue decides.
+    let strict = || [("STRICT_FIFO".to_owned(), "on".to_owned())];
     let mut old = Agent::start_with(&server.url(), LEASE, strict());
     let mut new = Agent::start_with(&server.url(), 2 * LEASE, strict());
     for key in ["a", "b", "c", "d"] {
@@ -69,18 +69,24 @@ async fn a_limit_lowered_by_a_deploy_cuts_nobody_and_lets_nobody_in_until_it_fit
     }
     new.acquire("new", "deploy", 2);
     until_seen(&permits, "deploy", (4, 1), millis(2000)).await;
-    // Those with the higher limit wait behind it.
+    // Tickets with the higher limit are queued behind it.
     old.acquire("e", "deploy", 4);
     until_seen(&permits, "deploy", (4, 2), millis(2000)).await;
     for key in ["a", "b"] {
         assert!(old.release(key).await);
     }
-    assert!(!new.granted_within("new", LEASE * 3 / 2).await, "2 are in");
-    assert!(!old.granted_within("e", millis(1)).await, "it is behind");
+    assert!(
+        !new.granted_within("new", LEASE * 3 / 2).await,
+        "2 permits are in use"
+    );
+    assert!(
+        !old.granted_within("e", millis(1)).await,
+        "it is queued behind the other"
+    );
     assert!(old.release("c").await);
     new.granted("new").await;
     old.granted("e").await;
-    assert!(old.is_valid("d").await, "nobody was cut");
+    assert!(old.is_valid("d").await, "no holder was evicted");
     assert!(!old.lost_within("d", millis(1)).await);
     until_seen(&permits, "deploy", (3, 0), millis(500)).await;
 }
@@ -97,7 +103,7 @@ async fn each_process_has_its_own_lease() {
     }
     next.acquire("first", "mixed", 2);
     next.acquire("second", "mixed", 2);
-    // Renewals of one do not shorten or prolong the other's.
+    // Renewals of one process neither shorten nor extend the lease of the other.
     assert!(!next.granted_within("first", 4 * LEASE).await);
     short.0.kill();
     long.0.kill();

@@ -1,4 +1,4 @@
-//! Calls that arrive after their time, and answers that never do.
+//! Calls that are executed late, and replies that are lost.
 
 use crate::support::proxy::{Mode, Proxy, Way};
 use crate::support::redis::RedisServer;
@@ -6,7 +6,7 @@ use crate::{LEASE, coordinator, millis, seen, until_seen, within};
 use std::time::Instant;
 
 #[tokio::test]
-async fn a_call_that_runs_after_its_retry_makes_no_permit_and_no_second_holder() {
+async fn a_call_executed_after_its_retry_creates_no_permit_and_no_second_holder() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.port()).await;
     let (delayed, direct) = (coordinator(&proxy.url()), coordinator(&server.url()));
@@ -14,7 +14,7 @@ async fn a_call_that_runs_after_its_retry_makes_no_permit_and_no_second_holder()
     drop(semaphore.acquire().await.unwrap());
     until_seen(&direct, "late", (0, 0), millis(500)).await;
 
-    // The next calls lie in the old connection, until it is given up for a new one.
+    // The next calls are held in the old connection until the client replaces it.
     proxy.set_present(Way::Up, Mode::Hold);
     let permit = within(LEASE, "the retry", semaphore.acquire()).await;
     permit.unwrap().release().await.unwrap();
@@ -22,9 +22,13 @@ async fn a_call_that_runs_after_its_retry_makes_no_permit_and_no_second_holder()
     let calls = calls(&server);
     proxy.set_present(Way::Up, Mode::Pass);
     until(|| self::calls(&server) > calls).await;
-    assert_eq!(seen(&direct, "late").await, (0, 0), "an orphan");
+    assert_eq!(
+        seen(&direct, "late").await,
+        (0, 0),
+        "the late call left a permit"
+    );
 
-    // The same, while somebody else holds: nobody joins him, nobody waits who is gone.
+    // The same while another process holds: no second permit, and no queue entry of a released ticket.
     proxy.set_present(Way::Up, Mode::Hold);
     let permit = within(LEASE, "the retry", semaphore.acquire()).await;
     permit.unwrap().release().await.unwrap();
@@ -32,13 +36,17 @@ async fn a_call_that_runs_after_its_retry_makes_no_permit_and_no_second_holder()
     let calls = self::calls(&server);
     proxy.set_present(Way::Up, Mode::Pass);
     until(|| self::calls(&server) > calls).await;
-    assert_eq!(seen(&direct, "late").await, (1, 0), "an orphan waits");
+    assert_eq!(
+        seen(&direct, "late").await,
+        (1, 0),
+        "the late call left a queue entry"
+    );
     assert!(held.unwrap().release().await.unwrap());
     assert_eq!(seen(&direct, "late").await, (0, 0));
 }
 
 #[tokio::test]
-async fn a_lost_answer_makes_nobody_wait_for_himself() {
+async fn a_lost_reply_does_not_block_its_own_ticket() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.port()).await;
     let (cut, direct) = (coordinator(&proxy.url()), coordinator(&server.url()));
@@ -46,14 +54,14 @@ async fn a_lost_answer_makes_nobody_wait_for_himself() {
     for round in 0..5 {
         drop(semaphore.acquire().await.unwrap());
         until_seen(&direct, "lost", (0, 0), millis(500)).await;
-        // The script runs, its answer does not come, and neither does any other.
+        // The script is executed, and its reply and all later ones are lost.
         proxy.set_present(Way::Down, Mode::LoseOneAndCut);
         let start = Instant::now();
         let permit = semaphore.acquire().await.unwrap();
         let took = start.elapsed();
         assert!(took < LEASE * 2 / 3, "round {round} took {took:?}");
         assert_eq!(seen(&direct, "lost").await, (1, 0));
-        // The same with the answer to a release: it is told that it was held.
+        // The same for the reply to a release: the retry reports that the permit was held.
         proxy.set_present(Way::Down, Mode::LoseOneAndCut);
         assert!(permit.release().await.unwrap(), "round {round}");
         assert_eq!(seen(&direct, "lost").await, (0, 0));
@@ -61,7 +69,7 @@ async fn a_lost_answer_makes_nobody_wait_for_himself() {
 }
 
 #[tokio::test]
-async fn a_slow_link_is_slow_and_nothing_else() {
+async fn a_slow_link_only_adds_latency() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.port()).await;
     proxy.set(Way::Up, Mode::Delay(millis(30)));
@@ -85,7 +93,7 @@ async fn a_slow_link_is_slow_and_nothing_else() {
     until_seen(&direct, "slow", (0, 0), millis(1000)).await;
 }
 
-/// How many calls of scripts the server has carried out.
+/// Returns how many script calls the server has executed.
 fn calls(server: &RedisServer) -> usize {
     let stats = server.command(&["INFO", "commandstats"]).text();
     let lines = stats.lines().filter(|line| line.contains("eval"));
@@ -99,5 +107,5 @@ async fn until(done: impl Fn() -> bool) {
             tokio::time::sleep(millis(5)).await;
         }
     };
-    within(2 * LEASE, "what was awaited", wait).await;
+    within(2 * LEASE, "the late call", wait).await;
 }

@@ -1,20 +1,21 @@
-//! Many processes, one Redis, and whatever can go wrong between them: real servers, real processes, real time.
+//! Several processes over one Redis, with faults of clocks, links, servers and processes: real servers, real processes,
+//! real time.
 //!
-//! Every server, process and proxy is the test's own and ends with it. Times are bounds from above, wide enough for two
-//! busy cores; what can be awaited is awaited.
+//! Each test starts its own servers, processes and proxies, which end with it. Times are upper bounds, wide enough for two
+//! busy cores. Tests wait for conditions instead of fixed times where possible.
 
 mod agent;
 mod cancellation;
+mod channel_rights;
 mod clocks;
 mod contention;
-mod hogs;
-mod holders;
+mod handoff_fairness;
+mod holder_failures;
 mod late_calls;
-mod lifetimes;
-mod misuse;
 mod mutexes;
 mod outages;
-mod pushes;
+mod runtimes_and_shutdown;
+mod server_errors;
 
 use common::modes;
 use std::future::Future;
@@ -27,8 +28,8 @@ const LEASE: Duration = Duration::from_secs(1);
 /// What a busy machine may add to any bound.
 const SLACK: Duration = Duration::from_secs(1);
 
-/// For tests that want the machine for themselves.
-static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+/// Held by tests that must not run at the same time as each other.
+static EXCLUSIVE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 const fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
@@ -43,13 +44,13 @@ fn coordinator(url: &str) -> Coordinator {
     builder.lease(LEASE).build().unwrap()
 }
 
-/// What the backend says is in use and waiting.
+/// Returns the numbers of permits in use and of queued tickets at the backend.
 async fn seen(permits: &Coordinator, name: &str) -> (u64, u64) {
     let seen = permits.inspect(name).await.expect("an answer");
     (seen.in_use, seen.queued)
 }
 
-/// Waits until the backend says that so many are in use and waiting.
+/// Waits until the backend has this many permits in use and tickets queued.
 async fn until_seen(permits: &Coordinator, name: &str, wanted: (u64, u64), within: Duration) {
     let end = Instant::now() + within;
     loop {
@@ -62,7 +63,7 @@ async fn until_seen(permits: &Coordinator, name: &str, wanted: (u64, u64), withi
     }
 }
 
-/// Panics if it takes longer than the bound and what a busy machine adds to it.
+/// Panics if the future takes longer than the bound plus the slack of a busy machine.
 async fn within<T>(bound: Duration, what: &str, future: impl Future<Output = T>) -> T {
     let result = tokio::time::timeout(bound + SLACK, future).await;
     result.unwrap_or_else(|_| panic!("{what} took longer than {bound:?}"))

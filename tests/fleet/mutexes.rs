@@ -1,9 +1,9 @@
-//! Mutexes over Redis: several processes, frozen ones, hung servers, hostile and many names.
+//! Mutexes over Redis: several processes, frozen processes, hung servers, unusual names, many names.
 
 use crate::modes;
 use crate::support::process::{Process, end_with_parent, report};
 use crate::support::redis::RedisServer;
-use crate::{ALONE, LEASE, SLACK, backend, coordinator, millis};
+use crate::{EXCLUSIVE, LEASE, SLACK, backend, coordinator, millis};
 use futures_util::StreamExt;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use tower_permit::{ErrorKind, Mutex, MutexGuard};
 
 #[tokio::test]
-async fn a_counter_outside_loses_no_count() {
+async fn an_external_counter_loses_no_increment() {
     let server = RedisServer::start();
     let folder = tempfile::tempdir().expect("a folder");
     std::fs::write(folder.path().join("counter"), "0").expect("a counter");
@@ -26,7 +26,7 @@ async fn a_counter_outside_loses_no_count() {
     }
     let counter = std::fs::read_to_string(folder.path().join("counter")).expect("a counter");
     assert_eq!(counter, "100");
-    // One line for each that went in: process, number of the request, token.
+    // One line for each holder: process, number of the request, token.
     let log = std::fs::read_to_string(folder.path().join("log")).expect("a log");
     let lines: Vec<Vec<u64>> = log
         .lines()
@@ -36,25 +36,28 @@ async fn a_counter_outside_loses_no_count() {
                 .collect()
         })
         .collect();
-    assert!(lines.is_sorted_by(|a, b| a[2] < b[2]), "tokens rise: {log}");
+    assert!(
+        lines.is_sorted_by(|a, b| a[2] < b[2]),
+        "tokens must increase: {log}"
+    );
     for process in &processes {
         let own = lines
             .iter()
             .filter(|line| line[0] == u64::from(process.id()));
         assert!(
             own.map(|line| line[1]).eq(0..50),
-            "in order of arrival: {log}"
+            "not in order of arrival: {log}"
         );
     }
 }
 
 #[tokio::test]
-async fn a_frozen_holder_has_lost_it_and_the_next_token_is_higher() {
+async fn a_frozen_holder_loses_the_mutex_and_the_next_token_is_higher() {
     let server = RedisServer::start();
     let (mut first, mut second) = (start(&server), start(&server));
     first.send("lock");
     let old: u64 = first.receive("locked").await.parse().expect("a token");
-    // Ten leases: still held.
+    // Still held after ten leases.
     tokio::time::sleep(10 * LEASE).await;
     first.send("valid");
     assert_eq!(first.receive("valid").await, "true");
@@ -74,7 +77,7 @@ async fn a_frozen_holder_has_lost_it_and_the_next_token_is_higher() {
     assert_eq!(
         second.receive("valid").await,
         "true",
-        "a late unlock frees nobody else"
+        "a late unlock releases no other holder"
     );
 }
 
@@ -86,15 +89,18 @@ async fn a_mutex_is_lost_at_its_deadline_even_while_a_renewal_hangs() {
     let frozen = Instant::now();
     server.pause();
     let lost = tokio::time::timeout(LEASE + SLACK, guard.lost()).await;
-    assert_eq!(lost.expect("by its own timer").kind(), ErrorKind::Lost);
-    assert!(frozen.elapsed() > LEASE / 2, "not before its time");
+    assert_eq!(
+        lost.expect("the loss is reported by a timer").kind(),
+        ErrorKind::Lost
+    );
+    assert!(frozen.elapsed() > LEASE / 2, "lost too early");
     server.resume();
     tokio::time::sleep(LEASE / 2).await;
-    assert!(!guard.is_valid(), "what was lost does not come back");
+    assert!(!guard.is_valid(), "a lost mutex stays lost");
 }
 
 #[tokio::test]
-async fn a_flush_loses_it_and_says_so_and_the_next_token_is_higher() {
+async fn a_flush_loses_the_mutex_and_the_next_token_is_higher() {
     let server = RedisServer::start();
     let permits = [coordinator(&server.url()), coordinator(&server.url())];
     let mutexes = permits.map(|permits| permits.mutex("flushed").unwrap());
@@ -112,13 +118,13 @@ async fn a_flush_loses_it_and_says_so_and_the_next_token_is_higher() {
 }
 
 #[tokio::test]
-async fn an_unlock_that_nobody_answers_ends_after_a_lease() {
+async fn an_unanswered_unlock_ends_after_a_lease() {
     let server = RedisServer::start();
     let permits = coordinator(&server.url());
     let guard = permits.mutex("hangs").unwrap().lock().await.unwrap();
     server.pause();
     let unlocked = tokio::time::timeout(LEASE + SLACK, guard.unlock()).await;
-    let error = unlocked.expect("not for ever").unwrap_err();
+    let error = unlocked.expect("the unlock ends").unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     server.resume();
     let again = lock(&permits.mutex("hangs").unwrap()).await;
@@ -126,7 +132,7 @@ async fn an_unlock_that_nobody_answers_ends_after_a_lease() {
 }
 
 #[tokio::test]
-async fn overlapping_sets_of_two_processes_end_and_exclude_each_other() {
+async fn overlapping_sets_of_two_processes_exclude_each_other_without_deadlock() {
     let server = RedisServer::start();
     let permits = [coordinator(&server.url()), coordinator(&server.url())];
     let inside = std::sync::Arc::new([(); 5].map(|()| std::sync::atomic::AtomicBool::new(false)));
@@ -138,7 +144,7 @@ async fn overlapping_sets_of_two_processes_end_and_exclude_each_other() {
             let patience = millis(if n % 3 == 0 { n as u64 % 23 } else { 60_000 });
             let locked = permits.lock_all(set.map(|name| format!("{name}")));
             let Ok(guards) = tokio::time::timeout(patience, locked).await else {
-                return assert_eq!(n % 3, 0, "in a ring");
+                return assert_eq!(n % 3, 0, "deadlock");
             };
             let guards = guards.unwrap();
             let set = std::collections::BTreeSet::from(set);
@@ -156,7 +162,7 @@ async fn overlapping_sets_of_two_processes_end_and_exclude_each_other() {
 }
 
 #[tokio::test]
-async fn tokens_rise_over_a_flush_and_a_restart() {
+async fn tokens_increase_over_a_flush_and_a_restart() {
     let mut server = RedisServer::start();
     let permits = coordinator(&server.url());
     let mutex = permits.mutex("tokens").unwrap();
@@ -208,14 +214,14 @@ async fn ten_thousand_rounds_with_cancellation_leave_nothing() {
         if (seen.in_use, seen.queued) == (0, 0) {
             break;
         }
-        assert!(Instant::now() < end, "within a trip or two: {seen:?}");
+        assert!(Instant::now() < end, "not released in time: {seen:?}");
     }
-    // Nothing is renewed, and nothing is left one lease later.
+    // No permit is renewed, so nothing is stored one lease later.
     nothing_is_left(&server, LEASE).await;
 }
 
 #[tokio::test]
-async fn every_name_excludes_itself_only_and_no_key_is_raw() {
+async fn each_name_excludes_only_itself_and_no_key_is_raw() {
     let server = RedisServer::start();
     let permits = coordinator(&server.url());
     let long = "x".repeat(10_000);
@@ -246,7 +252,7 @@ async fn every_name_excludes_itself_only_and_no_key_is_raw() {
     let mut guards = Vec::new();
     for name in names {
         let mutex = permits.mutex(name).unwrap();
-        guards.push(mutex.try_lock().await.expect("nobody else's name"));
+        guards.push(mutex.try_lock().await.expect("each name is independent"));
         let error = mutex.try_lock().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::LimitReached);
     }
@@ -263,9 +269,9 @@ async fn every_name_excludes_itself_only_and_no_key_is_raw() {
 /// 100,000 names, each used once.
 #[tokio::test]
 async fn many_names_leave_memory_and_redis_as_they_were() {
-    let _alone = ALONE.lock().await;
+    let _exclusive = EXCLUSIVE.lock().await;
     let server = RedisServer::start();
-    // On a machine so busy that no call is answered for a lease, what leaves is given up, and lies there like the dead's.
+    // Long, because releases that are not answered within a lease would leave their tickets until they expire.
     let lease = 5 * LEASE;
     let builder = modes::builder(backend(&server.url()));
     let permits = builder.lease(lease).build().unwrap();
@@ -283,19 +289,16 @@ async fn many_names_leave_memory_and_redis_as_they_were() {
             .buffer_unordered(256)
             .count()
     };
-    // What a process takes once and for all is taken by then.
+    // By then the process has allocated what it keeps.
     all(0..20_000).await;
     let before = resident();
     all(20_000..100_000).await;
     let grown = resident().saturating_sub(before);
-    assert!(
-        grown < 8_000,
-        "{grown} KiB for 80,000 names that nobody uses"
-    );
+    assert!(grown < 8_000, "{grown} KiB for 80,000 unused names");
     nothing_is_left(&server, lease).await;
 }
 
-/// One lease later. (`DBSIZE` counts what has expired and was not swept yet, `KEYS` does not.)
+/// Asserts that nothing is stored one lease later. `KEYS`, because `DBSIZE` also counts expired keys.
 async fn nothing_is_left(server: &RedisServer, lease: Duration) {
     let end = Instant::now() + lease + SLACK;
     loop {
@@ -303,12 +306,12 @@ async fn nothing_is_left(server: &RedisServer, lease: Duration) {
         if keys.is_empty() {
             return;
         }
-        assert!(Instant::now() < end, "left: {keys:?}");
+        assert!(Instant::now() < end, "keys are left: {keys:?}");
         tokio::time::sleep(millis(50)).await;
     }
 }
 
-/// Memory of this process in KiB.
+/// Returns the resident memory of this process in KiB.
 fn resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").expect("a status");
     let line = status
@@ -319,7 +322,7 @@ fn resident() -> u64 {
     digits.parse().expect("a number")
 }
 
-/// Locks, however long the server is away.
+/// Locks, and retries while the server is unavailable.
 async fn lock(mutex: &Mutex) -> MutexGuard {
     let end = Instant::now() + Duration::from_secs(10);
     loop {
@@ -333,7 +336,7 @@ async fn lock(mutex: &Mutex) -> MutexGuard {
     }
 }
 
-// === in the process itself ===
+// === in the child process ===
 
 fn start(server: &RedisServer) -> Process {
     Process::start("mutexes::locker", [("FLEET_LOCKS_AT", server.url())])
@@ -350,7 +353,7 @@ fn locker() {
         .build();
     runtime.expect("a runtime").block_on(async {
         serve(&url).await;
-        // A runtime that ends would wait for the next line.
+        // Dropping the runtime would wait for the next line of the standard input.
         std::process::exit(0);
     });
 }
@@ -358,9 +361,9 @@ fn locker() {
 async fn serve(url: &str) {
     let permits = modes::builder(backend(url)).lease(LEASE).build().unwrap();
     let mutex = permits.mutex("shared").unwrap();
-    let mut orders = BufReader::new(tokio::io::stdin()).lines();
-    while let Ok(Some(order)) = orders.next_line().await {
-        match order.split(' ').collect::<Vec<_>>()[..] {
+    let mut commands = BufReader::new(tokio::io::stdin()).lines();
+    while let Ok(Some(command)) = commands.next_line().await {
+        match command.split(' ').collect::<Vec<_>>()[..] {
             ["count", times, folder] => {
                 count(&mutex, times.parse().unwrap(), folder.into()).await;
                 report("counted");
@@ -368,28 +371,28 @@ async fn serve(url: &str) {
             ["lock"] => {
                 let guard = mutex.lock().await.unwrap();
                 report(format_args!("locked {}", guard.token()));
-                hold(guard, &mut orders).await;
+                hold(guard, &mut commands).await;
             }
-            _ => panic!("unknown order: {order}"),
+            _ => panic!("unknown command: {command}"),
         }
     }
 }
 
-/// Holds until it is told to unlock.
-async fn hold(guard: MutexGuard, orders: &mut tokio::io::Lines<BufReader<tokio::io::Stdin>>) {
+/// Holds until it receives the command to unlock.
+async fn hold(guard: MutexGuard, commands: &mut tokio::io::Lines<BufReader<tokio::io::Stdin>>) {
     let mut lost = false;
     loop {
-        let order = tokio::select! {
-            // Questions first: the answer is that of the very first look.
+        let command = tokio::select! {
+            // Commands first: the reply must not depend on the loss being noticed before.
             biased;
-            order = orders.next_line() => order.ok().flatten(),
+            command = commands.next_line() => command.ok().flatten(),
             error = guard.lost(), if !lost => {
                 lost = true;
                 report(format_args!("lost {}", error.kind().as_str()));
                 continue;
             }
         };
-        match order.as_deref() {
+        match command.as_deref() {
             Some("valid") => report(format_args!("valid {}", guard.is_valid())),
             _ => {
                 let unlocked = guard.unlock().await.map_err(|error| error.kind());
@@ -399,7 +402,7 @@ async fn hold(guard: MutexGuard, orders: &mut tokio::io::Lines<BufReader<tokio::
     }
 }
 
-/// So many requests at once; each reads the counter, works, and writes it back plus one.
+/// Runs concurrent requests that each read the counter, wait, and write it back plus one.
 async fn count(mutex: &Mutex, times: usize, folder: PathBuf) {
     let mut requests = JoinSet::new();
     for number in 0..times {

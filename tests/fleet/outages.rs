@@ -1,4 +1,4 @@
-//! A Redis that is paused, killed, emptied or cut off: nobody hangs, and everything is as before soon after.
+//! Outages: Redis is paused, killed, flushed or cut off. No caller hangs, and service resumes soon afterwards.
 
 use crate::modes;
 use crate::support::logs::Logs;
@@ -14,12 +14,12 @@ use tower_permit::layers::OnUnavailable;
 use tower_permit::{Coordinator, DistributedConcurrencyLimitLayer, ErrorKind, Semaphore};
 
 const OUTAGE_AFTER: Duration = millis(500);
-/// By when a newcomer is decided.
+/// By when a new caller gets a result.
 const DECIDED: Duration = millis(750);
-/// By when everything is as before.
+/// By when service has resumed.
 const NORMAL: Duration = Duration::from_secs(2);
 
-fn cautious(url: &str) -> Coordinator {
+fn with_short_outage(url: &str) -> Coordinator {
     with_lease(url, 2 * LEASE)
 }
 
@@ -32,7 +32,7 @@ fn with_lease(url: &str, lease: Duration) -> Coordinator {
         .unwrap()
 }
 
-/// Takes one permit and gives it back, again and again until it works.
+/// Retries until a permit is granted.
 async fn until_normal(semaphore: &Semaphore) {
     let works = async {
         while semaphore.acquire().await.is_err() {
@@ -42,7 +42,7 @@ async fn until_normal(semaphore: &Semaphore) {
     within(NORMAL, "the return to normal", works).await;
 }
 
-/// Two outages, one like the other. `forgets`: the server comes back empty.
+/// Runs two outages of the same kind. `forgets`: the server returns without data.
 async fn survive(
     server: &mut RedisServer,
     url: &str,
@@ -51,7 +51,7 @@ async fn survive(
     mut end: impl FnMut(&mut RedisServer),
 ) {
     let logs = Logs::capture();
-    let permits = cautious(url);
+    let permits = with_short_outage(url);
     let full = permits.semaphore("full", 1).unwrap();
     let free = permits.semaphore("free", 2).unwrap();
     for outage in 1..=2 {
@@ -65,37 +65,37 @@ async fn survive(
         until_seen(&permits, "free", (0, 0), millis(1000)).await;
 
         begin(server);
-        // Nobody knows yet: who has less patience than the crate decides by that, the others hear it.
+        // Not detected yet: a shorter timeout of the caller ends the wait first, other callers get `Unavailable`.
         let start = Instant::now();
-        let (impatient, newcomer, other) = tokio::join!(
+        let (timed_out, new_caller, at_limit) = tokio::join!(
             within(
                 millis(200),
                 "a wait of 200 ms",
                 free.acquire_timeout(millis(200))
             ),
-            within(DECIDED, "a newcomer", free.acquire()),
-            within(DECIDED, "a newcomer to a full name", full.acquire()),
+            within(DECIDED, "a new caller", free.acquire()),
+            within(DECIDED, "a new caller at the limit", full.acquire()),
         );
         let took = start.elapsed();
         assert!(took >= OUTAGE_AFTER, "{took:?}");
-        assert_eq!(impatient.unwrap_err().kind(), ErrorKind::WaitTimeout);
-        assert_eq!(newcomer.unwrap_err().kind(), ErrorKind::Unavailable);
-        assert_eq!(other.unwrap_err().kind(), ErrorKind::Unavailable);
-        // Now it is known.
+        assert_eq!(timed_out.unwrap_err().kind(), ErrorKind::WaitTimeout);
+        assert_eq!(new_caller.unwrap_err().kind(), ErrorKind::Unavailable);
+        assert_eq!(at_limit.unwrap_err().kind(), ErrorKind::Unavailable);
+        // The outage is detected now.
         for _ in 0..5 {
             let start = Instant::now();
-            let error = within(DECIDED, "a newcomer", free.acquire())
+            let error = within(DECIDED, "a new caller", free.acquire())
                 .await
                 .unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Unavailable);
             assert!(start.elapsed() < SLACK / 4, "{:?}", start.elapsed());
             tokio::time::sleep(millis(100)).await;
         }
-        let error = within(DECIDED, "a try", free.try_acquire())
+        let error = within(DECIDED, "try_acquire", free.try_acquire())
             .await
             .unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable);
-        assert!(!waits.is_finished(), "who waits already waits on");
+        assert!(!waits.is_finished(), "a waiter keeps waiting");
         let lines = logs.with("does not answer: new callers");
         assert_eq!(lines.len(), outage, "{lines:#?}");
 
@@ -104,13 +104,16 @@ async fn survive(
         until_normal(&free).await;
         println!("normal after {:?}", start.elapsed());
         if forgets {
-            // The permit is gone with the server's memory, and the waiter is back in the queue without it.
+            // The permit is lost with the data, and the waiter is queued again.
             within(NORMAL, "the loss", held.lost()).await;
         } else {
-            assert!(held.release().await.unwrap(), "it was held all along");
+            assert!(
+                held.release().await.unwrap(),
+                "the permit was held all along"
+            );
         }
         let left = NORMAL.saturating_sub(start.elapsed());
-        let permit = within(left, "who waited", waits).await.unwrap().unwrap();
+        let permit = within(left, "the waiter", waits).await.unwrap().unwrap();
         assert!(permit.is_valid());
         assert!(permit.release().await.unwrap());
         until_seen(&permits, "full", (0, 0), millis(1000)).await;
@@ -144,7 +147,7 @@ async fn a_server_that_is_killed_and_comes_back_empty() {
     .await;
 }
 
-/// Every write is on its disk before it is answered.
+/// Every write is on disk before its reply.
 #[tokio::test]
 async fn a_server_that_is_killed_and_comes_back_with_its_data() {
     let mut server = RedisServer::start_with(&["--appendonly", "yes", "--appendfsync", "always"]);
@@ -159,7 +162,7 @@ async fn a_server_that_is_killed_and_comes_back_with_its_data() {
     .await;
 }
 
-/// Nothing passes in one direction. What was sent meanwhile arrives in the end, as TCP sees to it.
+/// Holds all data in one direction. It arrives afterwards, as TCP retransmits it.
 async fn one_way_link(way: Way) {
     let mut server = RedisServer::start();
     let proxy = Proxy::start(server.port()).await;
@@ -183,17 +186,17 @@ async fn a_link_that_is_cut_towards_the_client() {
     one_way_link(Way::Down).await;
 }
 
-/// As if a router had forgotten the connection: it stays open for ever, and dead. New ones are fine.
+/// Loses all data of present connections in one direction, as when a router has dropped their state. New connections work.
 async fn half_open_link(way: Way) {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.port()).await;
-    let permits = cautious(&proxy.url());
+    let permits = with_short_outage(&proxy.url());
     let semaphore = permits.semaphore("half", 1).unwrap();
     for _ in 0..2 {
         let held = semaphore.acquire().await.unwrap();
         proxy.set_present(way, Mode::Lose);
         assert!(within(NORMAL, "a release", held.release()).await.unwrap());
-        let permit = within(DECIDED, "a newcomer", semaphore.acquire()).await;
+        let permit = within(DECIDED, "a new caller", semaphore.acquire()).await;
         assert!(permit.unwrap().release().await.unwrap());
         until_seen(&permits, "half", (0, 0), millis(500)).await;
     }
@@ -210,19 +213,19 @@ async fn a_connection_that_is_dead_towards_the_client_is_replaced() {
 }
 
 #[tokio::test]
-async fn a_link_on_which_everything_is_lost_is_used_again_when_it_is_back() {
+async fn a_link_that_loses_everything_is_used_again_once_restored() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.port()).await;
-    // Long enough that a release that could not be said for a while is said in the end.
+    // Long enough that a delayed release is still sent.
     let permits = with_lease(&proxy.url(), 10 * LEASE);
     let semaphore = permits.semaphore("lossy", 1).unwrap();
     for way in [Way::Up, Way::Down] {
         assert!(semaphore.acquire().await.unwrap().release().await.unwrap());
         proxy.set(way, Mode::Lose);
-        let newcomer = within(DECIDED, "a newcomer", semaphore.acquire()).await;
-        assert_eq!(newcomer.unwrap_err().kind(), ErrorKind::Unavailable);
+        let new_caller = within(DECIDED, "a new caller", semaphore.acquire()).await;
+        assert_eq!(new_caller.unwrap_err().kind(), ErrorKind::Unavailable);
         tokio::time::sleep(millis(500)).await;
-        // Connections that were being made meanwhile stay dead.
+        // Connections opened meanwhile stay dead.
         proxy.set_new(way, Mode::Pass);
         let start = Instant::now();
         until_normal(&semaphore).await;
@@ -231,7 +234,7 @@ async fn a_link_on_which_everything_is_lost_is_used_again_when_it_is_back() {
 }
 
 #[tokio::test]
-async fn who_waits_is_back_in_the_queue_after_everything_was_flushed() {
+async fn waiters_are_queued_again_after_a_flush() {
     let server = RedisServer::start();
     let [first, second, third] = [(); 3].map(|()| coordinator(&server.url()));
     let held = first
@@ -249,7 +252,7 @@ async fn who_waits_is_back_in_the_queue_after_everything_was_flushed() {
         .collect();
     until_seen(&third, "flushed", (1, 3), millis(1000)).await;
     server.command(&["FLUSHALL"]);
-    // Somebody else is quicker, and holds on.
+    // Another process acquires first, and holds.
     let quick = third
         .semaphore("flushed", 1)
         .unwrap()
@@ -262,13 +265,13 @@ async fn who_waits_is_back_in_the_queue_after_everything_was_flushed() {
     until_seen(&third, "flushed", (1, 3), LEASE).await;
     assert!(quick.release().await.unwrap());
     for waiter in waits {
-        assert!(within(LEASE, "a turn", waiter).await.unwrap().unwrap());
+        assert!(within(LEASE, "a grant", waiter).await.unwrap().unwrap());
     }
     until_seen(&third, "flushed", (0, 0), millis(500)).await;
 }
 
 #[tokio::test]
-async fn scripts_that_are_flushed_all_the_time_change_nothing() {
+async fn repeated_script_flushes_change_nothing() {
     let server = RedisServer::start();
     let permits = coordinator(&server.url());
     let semaphore = permits.semaphore("scripts", 2).unwrap();
@@ -299,22 +302,22 @@ async fn scripts_that_are_flushed_all_the_time_change_nothing() {
 }
 
 #[tokio::test]
-async fn layers_let_pass_or_refuse_while_the_server_is_down() {
+async fn layers_allow_or_reject_while_the_server_is_down() {
     let mut server = RedisServer::start();
-    let permits = cautious(&server.url());
+    let permits = with_short_outage(&server.url());
     let semaphore = permits.semaphore("layers", 1).unwrap();
     let layer = DistributedConcurrencyLimitLayer::new(semaphore).reject_with_response();
     let inner = service_fn(async |_: Request<()>| {
         Ok::<_, Infallible>(Response::new(Empty::<bytes::Bytes>::new()))
     });
     let allow = layer.clone().on_unavailable(OnUnavailable::Allow);
-    let mut passes = ServiceBuilder::new().layer(allow).service(inner);
+    let mut allows = ServiceBuilder::new().layer(allow).service(inner);
     let mut rejects = ServiceBuilder::new().layer(layer).service(inner);
     server.kill();
     for n in 0..5 {
         let bound = if n == 0 { DECIDED } else { millis(100) };
         let start = Instant::now();
-        let response = passes.ready().await.unwrap().call(Request::new(())).await;
+        let response = allows.ready().await.unwrap().call(Request::new(())).await;
         assert_eq!(response.unwrap().status(), StatusCode::OK);
         assert!(start.elapsed() < bound + SLACK / 2, "{:?}", start.elapsed());
         let start = Instant::now();

@@ -1,4 +1,4 @@
-//! Coordinators that outlive runtimes, and processes that end.
+//! Coordinators that outlive runtimes, and shutdown of processes.
 
 use crate::agent::Agent;
 use crate::modes;
@@ -28,16 +28,16 @@ fn a_coordinator_in_a_static_serves_ten_runtimes() {
     for n in 0..10 {
         let runtime = runtime(n % 2 == 1);
         let start = Instant::now();
-        // The runtime before this ended with a release unsaid, and took the connection along.
+        // The previous runtime ended with an unsent release and closed the connection.
         let permit = runtime.block_on(semaphore.acquire()).unwrap();
         assert!(start.elapsed() < 2 * LEASE, "{n}: {:?}", start.elapsed());
         match n % 3 {
             0 => runtime.block_on(async { drop(permit) }),
             1 => {
-                drop(runtime); // the permit outlives its runtime
+                drop(runtime); // before the permit
                 drop(permit);
             }
-            _ => drop(permit), // outside of it
+            _ => drop(permit), // outside of the runtime
         }
     }
     let runtime = runtime(false);
@@ -47,7 +47,7 @@ fn a_coordinator_in_a_static_serves_ten_runtimes() {
 }
 
 #[test]
-fn runtimes_side_by_side_share_one_coordinator() {
+fn concurrent_runtimes_share_one_coordinator() {
     let server = RedisServer::start();
     let permits = coordinator(&server.url());
     let semaphore = permits.semaphore("beside", 2).unwrap();
@@ -107,7 +107,7 @@ async fn a_process_that_ends_while_its_server_is_down_does_not_hang() {
 }
 
 #[tokio::test]
-async fn who_was_never_let_in_ends_soon() {
+async fn shutdown_after_refused_logins_is_prompt() {
     let server = RedisServer::start_with(&["--requirepass", "secret"]);
     let builder = modes::builder(backend(&server.url()));
     let permits = builder.lease(100 * LEASE).build().unwrap();

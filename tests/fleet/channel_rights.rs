@@ -1,4 +1,4 @@
-//! Without the right to publish or to subscribe.
+//! Redis users without the right to publish or to subscribe.
 
 use crate::support::logs::Logs;
 use crate::support::redis::RedisServer;
@@ -6,7 +6,7 @@ use crate::{LEASE, coordinator, millis, seen, until_seen};
 use std::time::{Duration, Instant};
 
 #[tokio::test]
-async fn without_the_right_to_the_channels_waiting_is_slower_and_one_warning_says_so() {
+async fn without_channel_rights_waiting_is_slower_and_logs_one_warning() {
     let logs = Logs::capture();
     let server = RedisServer::start();
     let rights = ["ACL", "SETUSER", "mute", "on", ">secret", "~*", "+@all"];
@@ -27,7 +27,7 @@ async fn without_the_right_to_the_channels_waiting_is_slower_and_one_warning_say
         assert!(held.release().await.unwrap());
         let permit = waits.await.unwrap();
         turns.push(released.elapsed());
-        // And the other way round: the release by the one who may not publish.
+        // The other direction: a release by the process without the right to publish.
         let waits = tokio::spawn({
             let semaphore = there.semaphore("mute", 1).unwrap();
             async move { semaphore.acquire().await.unwrap() }
@@ -41,14 +41,14 @@ async fn without_the_right_to_the_channels_waiting_is_slower_and_one_warning_say
     }
     println!("{turns:?}");
     assert!(turns.iter().all(|turn| *turn < LEASE), "{turns:?}");
-    // One each: the other one is not told of its permits either.
+    // One warning each: grants are not pushed to the other process either.
     assert_eq!(logs.warnings().len(), 2, "{:#?}", logs.warnings());
     assert_eq!(logs.with("SUBSCRIBE").len(), 1, "{:#?}", logs.warnings());
     assert!(!logs.text().contains("secret"), "{}", logs.text());
 }
 
 #[tokio::test]
-async fn two_processes_that_may_neither_publish_nor_listen_still_take_turns() {
+async fn two_processes_without_channel_rights_still_alternate() {
     let server = RedisServer::start();
     let rights = ["ACL", "SETUSER", "mute", "on", ">secret", "~*", "+@all"];
     server.command(&[&rights[..], &["resetchannels"]].concat());

@@ -1,4 +1,4 @@
-//! Holders that die or stand still.
+//! Holders that are killed or paused.
 
 use crate::agent::Agent;
 use crate::support::redis::RedisServer;
@@ -6,7 +6,7 @@ use crate::{LEASE, coordinator, millis, seen, until_seen};
 use std::time::{Duration, Instant};
 
 #[tokio::test]
-async fn the_permits_of_a_killed_process_come_back_one_lease_later() {
+async fn the_permits_of_a_killed_process_are_free_one_lease_later() {
     let server = RedisServer::start();
     let mut holder = Agent::start(&server.url(), LEASE);
     let mut next = Agent::start(&server.url(), LEASE);
@@ -15,7 +15,7 @@ async fn the_permits_of_a_killed_process_come_back_one_lease_later() {
         holder.acquire(key, "killed", 3);
         holder.granted(key).await;
     }
-    // A dead one waits at the head of the queue, too.
+    // Its process also has a ticket at the head of the queue.
     holder.acquire("waiting", "killed", 3);
     let permits = coordinator(&server.url());
     until_seen(&permits, "killed", (3, 1), millis(2000)).await;
@@ -34,45 +34,55 @@ async fn the_permits_of_a_killed_process_come_back_one_lease_later() {
 }
 
 #[tokio::test]
-async fn a_holder_that_stood_still_learns_its_loss_at_once_and_frees_nobody_else() {
+async fn a_paused_holder_sees_its_loss_at_once_and_releases_no_other_permit() {
     let server = RedisServer::start();
     let permits = coordinator(&server.url());
-    let mut sleeper = Agent::start(&server.url(), LEASE);
+    let mut paused = Agent::start(&server.url(), LEASE);
     let mut other = Agent::start(&server.url(), LEASE);
     other.acquire("early", "granted-asleep", 1);
     other.granted("early").await;
-    sleeper.acquire("held", "held-asleep", 1);
-    sleeper.granted("held").await;
-    sleeper.acquire("pushed", "granted-asleep", 1);
+    paused.acquire("held", "held-asleep", 1);
+    paused.granted("held").await;
+    paused.acquire("pushed", "granted-asleep", 1);
     until_seen(&permits, "granted-asleep", (1, 1), millis(2000)).await;
 
-    sleeper.0.pause();
-    // This one is granted to the sleeper: the push lies in its socket from here on.
+    paused.0.pause();
+    // The release grants the ticket of the paused process: the push stays in its socket.
     assert!(other.release("early").await);
     until_seen(&permits, "granted-asleep", (1, 0), millis(500)).await;
     other.acquire("late", "granted-asleep", 1);
     other.acquire("taken", "held-asleep", 1);
     other.granted("late").await;
     other.granted("taken").await;
-    // The question lies there too: it is answered before anything is learnt from outside.
-    sleeper.0.send("valid held");
-    sleeper.0.resume();
-    assert_eq!(sleeper.0.receive("valid held.").await, "false", "at once");
-    assert!(sleeper.lost_within("held", LEASE).await, "and for good");
-    assert!(!sleeper.is_valid("held").await);
-    assert!(!sleeper.release("held").await, "there was nothing to free");
+    // So does this command: it is answered before the process receives anything else.
+    paused.0.send("valid held");
+    paused.0.resume();
+    assert_eq!(
+        paused.0.receive("valid held.").await,
+        "false",
+        "the deadline has passed"
+    );
     assert!(
-        !sleeper.granted_within("pushed", LEASE).await,
-        "out of date"
+        paused.lost_within("held", LEASE).await,
+        "the loss is reported"
+    );
+    assert!(!paused.is_valid("held").await);
+    assert!(
+        !paused.release("held").await,
+        "the permit was no longer held"
+    );
+    assert!(
+        !paused.granted_within("pushed", LEASE).await,
+        "the pushed grant has expired"
     );
     for (key, name) in [("taken", "held-asleep"), ("late", "granted-asleep")] {
         assert!(other.is_valid(key).await);
         assert!(!other.lost_within(key, millis(1)).await);
         assert_eq!(seen(&permits, name).await.0, 1, "{name}");
     }
-    // Its place in the queue is in order again.
+    // Its queue entry is re-created.
     assert!(other.release("late").await);
-    sleeper.granted("pushed").await;
+    paused.granted("pushed").await;
 }
 
 #[tokio::test]
@@ -98,25 +108,25 @@ async fn a_short_pause_loses_nothing() {
 #[tokio::test]
 async fn a_pause_during_a_call_is_no_outage() {
     let server = RedisServer::start();
-    // It may stand still for two thirds of that.
+    // Pauses of up to two thirds of the lease are harmless.
     let mut process = Agent::start(&server.url(), 10 * LEASE);
     process.acquire("held", "asleep", 4);
     process.granted("held").await;
     server.pause();
-    process.acquire("comes", "asleep", 4);
-    // By then it has been asked for.
+    process.acquire("new", "asleep", 4);
+    // After these replies the call has been sent.
     for _ in 0..3 {
         assert!(process.is_valid("held").await);
     }
     process.0.pause();
-    // The answer lies in its socket from here on.
+    // The reply stays in the socket of the paused process.
     server.resume();
     let permits = coordinator(&server.url());
     until_seen(&permits, "asleep", (2, 0), millis(2000)).await;
     tokio::time::sleep(millis(1500)).await;
     process.0.resume();
     assert!(
-        process.granted_within("comes", 2 * LEASE).await,
+        process.granted_within("new", 2 * LEASE).await,
         "{:?}",
         process.0.take_lines()
     );

@@ -1,4 +1,5 @@
-//! A Redis that cannot serve us: what callers are told, and that those who hold are not hurt.
+//! Errors of a Redis server, wrong credentials, missing rights, full memory: which error callers get, and that holders keep
+//! their permits.
 
 use crate::modes;
 use crate::support::logs::Logs;
@@ -11,7 +12,7 @@ use tower_permit::{Coordinator, Error, ErrorKind, Redis};
 
 const PASSWORD: &str = "hunter2-is-secret";
 
-/// Everything that people may see of an error.
+/// Returns all text that an error shows.
 fn shown(error: &Error) -> String {
     let mut shown = format!("{error} {error:?} {error:#?}");
     let mut source = std::error::Error::source(error);
@@ -22,8 +23,8 @@ fn shown(error: &Error) -> String {
     shown
 }
 
-/// A newcomer, a try and a check all hear this kind at once, and none of them tells a secret.
-async fn all_hear(permits: &Coordinator, name: &str, kind: ErrorKind) {
+/// Asserts that `acquire` and `try_acquire` fail at once with this kind and without the password.
+async fn assert_all_fail(permits: &Coordinator, name: &str, kind: ErrorKind) {
     let semaphore = permits.semaphore(name, 2).unwrap();
     for _ in 0..2 {
         let start = Instant::now();
@@ -46,7 +47,7 @@ async fn all_hear(permits: &Coordinator, name: &str, kind: ErrorKind) {
 }
 
 #[tokio::test]
-async fn a_wrong_password_is_said_at_once_and_never_shown() {
+async fn a_wrong_password_is_reported_at_once_and_never_shown() {
     let logs = Logs::capture();
     let server = RedisServer::start_with(&["--requirepass", "another"]);
     for user in ["", "default"] {
@@ -54,22 +55,22 @@ async fn a_wrong_password_is_said_at_once_and_never_shown() {
         let redis = backend(&url);
         assert!(!format!("{redis:?} {redis:#?}").contains(PASSWORD));
         let permits = modes::builder(redis).lease(LEASE).build().unwrap();
-        all_hear(&permits, "password", ErrorKind::Denied).await;
+        assert_all_fail(&permits, "password", ErrorKind::Denied).await;
         let error = permits.check().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Denied, "{error:?}");
         assert!(!shown(&error).contains(PASSWORD), "{error:?}");
         let error = permits.inspect("password").await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Denied, "{error:?}");
     }
-    // No password where one is wanted.
+    // No password where one is required.
     let permits = coordinator(&server.url());
-    all_hear(&permits, "password", ErrorKind::Denied).await;
+    assert_all_fail(&permits, "password", ErrorKind::Denied).await;
     assert!(!logs.text().contains(PASSWORD));
     assert!(!logs.text().contains("another"));
 }
 
 #[tokio::test]
-async fn a_password_is_not_shown_when_the_server_is_down_or_comes_and_goes() {
+async fn a_password_is_not_shown_during_outages() {
     let logs = Logs::capture();
     let mut server = RedisServer::start();
     let user = format!(">{PASSWORD}");
@@ -79,7 +80,7 @@ async fn a_password_is_not_shown_when_the_server_is_down_or_comes_and_goes() {
     let semaphore = permits.semaphore("secret", 1).unwrap();
     let held = semaphore.acquire().await.unwrap();
     server.kill();
-    let error = within(LEASE, "a newcomer", semaphore.acquire())
+    let error = within(LEASE, "a new caller", semaphore.acquire())
         .await
         .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
@@ -91,7 +92,7 @@ async fn a_password_is_not_shown_when_the_server_is_down_or_comes_and_goes() {
         assert_eq!(error.kind(), ErrorKind::Unavailable);
         assert!(!shown(&error).contains(PASSWORD), "{error:?}");
     }
-    // It comes back without that user: somebody else's mistake is not an outage.
+    // The server returns without that user: a configuration error, no outage.
     server.restart();
     let denied = async {
         loop {
@@ -112,7 +113,7 @@ async fn a_password_is_not_shown_when_the_server_is_down_or_comes_and_goes() {
 }
 
 #[tokio::test]
-async fn rights_that_are_withdrawn_and_given_back_hurt_no_holder() {
+async fn rights_withdrawn_and_restored_lose_no_permit() {
     let server = RedisServer::start();
     let secret = format!(">{PASSWORD}");
     server.command(&["ACL", "SETUSER", "app", "on", &secret, "~*", "&*", "+@all"]);
@@ -120,7 +121,7 @@ async fn rights_that_are_withdrawn_and_given_back_hurt_no_holder() {
     let semaphore = permits.semaphore("rights", 2).unwrap();
     let held = semaphore.acquire().await.unwrap();
     server.command(&["ACL", "SETUSER", "app", "-zadd"]);
-    all_hear(&permits, "rights", ErrorKind::Denied).await;
+    assert_all_fail(&permits, "rights", ErrorKind::Denied).await;
     let error = permits.check().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied);
     assert!(shown(&error).to_lowercase().contains("zadd"), "{error}");
@@ -134,7 +135,7 @@ async fn rights_that_are_withdrawn_and_given_back_hurt_no_holder() {
 }
 
 #[tokio::test]
-async fn something_else_under_our_name_is_said_and_left_alone() {
+async fn a_foreign_value_under_a_key_is_reported_and_kept() {
     let server = RedisServer::start();
     let permits = coordinator(&server.url());
     let other = permits.semaphore("other", 1).unwrap();
@@ -142,7 +143,7 @@ async fn something_else_under_our_name_is_said_and_left_alone() {
     for key in ["", ":queue", ":meta", ":lone"] {
         let key = format!("fleet:limit:{{typed}}{key}");
         server.command(&["SET", &key, "mine"]);
-        all_hear(&permits, "typed", ErrorKind::Incompatible).await;
+        assert_all_fail(&permits, "typed", ErrorKind::Incompatible).await;
         assert_eq!(server.command(&["GET", &key]).text(), "mine");
         assert_eq!(
             server.command(&["DBSIZE"]).int(),
@@ -157,7 +158,7 @@ async fn something_else_under_our_name_is_said_and_left_alone() {
 }
 
 #[tokio::test]
-async fn when_memory_is_full_permits_are_renewed_released_and_handed_on() {
+async fn with_full_memory_permits_are_renewed_released_and_granted() {
     let server = RedisServer::start();
     let permits = coordinator(&server.url());
     let there = coordinator(&server.url());
@@ -175,13 +176,13 @@ async fn when_memory_is_full_permits_are_renewed_released_and_handed_on() {
     assert!(held.is_valid(), "renewed");
     assert!(!waits.is_finished());
     assert!(held.release().await.unwrap());
-    let next = within(LEASE, "the turn", waits).await.unwrap().unwrap();
+    let next = within(LEASE, "the grant", waits).await.unwrap().unwrap();
     tokio::time::sleep(LEASE * 3 / 2).await;
     assert!(next.is_valid(), "renewed");
-    // A newcomer is decided, one way or the other, and nobody hangs.
-    let newcomer = semaphore.acquire_timeout(LEASE / 2);
-    let newcomer = within(LEASE, "a newcomer", newcomer).await;
-    println!("a newcomer to a full memory: {newcomer:?}");
+    // A new caller gets a result, either way, and does not hang.
+    let result = semaphore.acquire_timeout(LEASE / 2);
+    let result = within(LEASE, "a new caller", result).await;
+    println!("a new caller with full memory: {result:?}");
     assert!(next.release().await.unwrap());
     server.command(&["CONFIG", "SET", "maxmemory", "0"]);
     let permit = within(LEASE, "the return to normal", semaphore.acquire()).await;
@@ -190,7 +191,7 @@ async fn when_memory_is_full_permits_are_renewed_released_and_handed_on() {
 }
 
 #[tokio::test]
-async fn what_is_no_server_of_ours_is_named() {
+async fn a_server_that_is_not_redis_is_reported() {
     for url in [
         "",
         "127.0.0.1",
@@ -203,7 +204,7 @@ async fn what_is_no_server_of_ours_is_named() {
         assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{url}");
         assert!(!shown(&error).contains(PASSWORD), "{error:?}");
     }
-    // Somebody who does not speak the protocol, and somebody who hangs up.
+    // A server with another protocol, and one that closes the connection.
     for reply in ["HTTP/1.1 400 Bad Request\r\n\r\n", ""] {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -215,7 +216,7 @@ async fn what_is_no_server_of_ours_is_named() {
         });
         let permits = coordinator(&format!("redis://127.0.0.1:{port}"));
         let semaphore = permits.semaphore("strange", 1).unwrap();
-        let error = within(LEASE, "a newcomer", semaphore.acquire())
+        let error = within(LEASE, "a new caller", semaphore.acquire())
             .await
             .unwrap_err();
         println!("{reply:?}: {error}");
@@ -224,9 +225,9 @@ async fn what_is_no_server_of_ours_is_named() {
     }
 }
 
-/// A server that knows RESP3 and nothing else.
+/// A server that supports RESP3 but no scripts.
 #[tokio::test]
-async fn a_server_that_is_too_old_is_said_by_the_check() {
+async fn check_reports_a_server_that_is_too_old() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let serving = tokio::spawn(async move {

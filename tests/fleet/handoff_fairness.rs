@@ -1,4 +1,4 @@
-//! Processes that are at a name all the time, and those that come to it now and then: what hand-off may cost them.
+//! Fairness of hand-off: how often a process that always uses a name may overtake one that rarely does.
 
 use crate::support::redis::RedisServer;
 use crate::{LEASE, backend, coordinator, millis, within};
@@ -7,23 +7,23 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use tokio::task::{JoinHandle, JoinSet};
 use tower_permit::{Coordinator, Mutex, MutexGuard};
 
-/// Tasks that lock one after the other, for a millisecond each, again and again.
-struct Hog {
+/// Tasks that repeatedly lock a mutex for a millisecond each.
+struct BusyTasks {
     entries: Arc<AtomicUsize>,
     stop: Arc<AtomicBool>,
     tasks: JoinSet<()>,
 }
 
-impl Hog {
+impl BusyTasks {
     fn start(mutex: &Mutex, tasks: usize) -> Self {
-        let mut hog = Self {
+        let mut busy = Self {
             entries: Arc::default(),
             stop: Arc::default(),
             tasks: JoinSet::new(),
         };
         for _ in 0..tasks {
-            let (mutex, entries, stop) = (mutex.clone(), hog.entries.clone(), hog.stop.clone());
-            hog.tasks.spawn(async move {
+            let (mutex, entries, stop) = (mutex.clone(), busy.entries.clone(), busy.stop.clone());
+            busy.tasks.spawn(async move {
                 while !stop.load(SeqCst) {
                     let guard = mutex.lock().await.unwrap();
                     entries.fetch_add(1, SeqCst);
@@ -32,7 +32,7 @@ impl Hog {
                 }
             });
         }
-        hog
+        busy
     }
 
     fn entries(&self) -> usize {
@@ -47,17 +47,17 @@ impl Hog {
     }
 }
 
-/// How many places of others are before that of this node, if it stands in the queue.
-async fn places_before(mutex: &Mutex, mine: &str) -> Option<usize> {
+/// Returns how many tickets are queued before the first one of this node, if it has any.
+async fn tickets_ahead(mutex: &Mutex, mine: &str) -> Option<usize> {
     let seen = mutex.inspect().await.expect("an answer");
-    seen.queue.iter().position(|waits| waits.node == mine)
+    seen.queue.iter().position(|ticket| ticket.node == mine)
 }
 
 #[tokio::test]
-async fn who_waits_elsewhere_is_passed_by_a_few_for_each_place_before_it() {
+async fn a_waiter_elsewhere_is_overtaken_by_few_handoffs_per_entry_ahead() {
     let server = RedisServer::start();
-    let [busy, other] = [coordinator(&server.url()), coordinator(&server.url())];
-    let hog = Hog::start(&busy.mutex("hot").unwrap(), 12);
+    let [here, other] = [coordinator(&server.url()), coordinator(&server.url())];
+    let busy = BusyTasks::start(&here.mutex("hot").unwrap(), 12);
     let mutex = other.mutex("hot").unwrap();
     let first = mutex.lock().await.unwrap();
     let mine = first.ticket();
@@ -65,65 +65,65 @@ async fn who_waits_elsewhere_is_passed_by_a_few_for_each_place_before_it() {
     drop(first);
     for round in 0..10 {
         let waits = tokio::spawn({
-            let (mutex, hog) = (mutex.clone(), hog.entries.clone());
+            let (mutex, busy) = (mutex.clone(), busy.entries.clone());
             async move {
                 let guard = mutex.lock().await.unwrap();
-                (hog.load(SeqCst), guard)
+                (busy.load(SeqCst), guard)
             }
         });
         let before = loop {
-            if let Some(before) = places_before(&mutex, mine).await {
+            if let Some(before) = tickets_ahead(&mutex, mine).await {
                 break before;
             }
             if waits.is_finished() {
                 break 0;
             }
         };
-        let entries = hog.entries();
-        let (then, guard) = within(LEASE, "a turn", waits).await.unwrap();
+        let entries = busy.entries();
+        let (then, guard) = within(LEASE, "a grant", waits).await.unwrap();
         drop(guard);
-        // One and four more for each place, for the permit that is out, and those of 10 ms.
+        // Each queued ticket and the present holder may be handed on four times, and everything within 10 ms.
         let most = 5 * (before + 1) + 10;
         let passed = then.saturating_sub(entries);
         assert!(
             passed <= most,
-            "round {round}: {passed} before it, {before} places"
+            "round {round}: {passed} overtook it, {before} tickets were ahead"
         );
     }
-    hog.end().await;
+    busy.end().await;
 }
 
-// What the short cuts do not promise, and `strict_fifo` does.
+// === with `strict_fifo` ===
 
 #[tokio::test]
-async fn in_strict_order_a_crowd_from_elsewhere_does_not_pass_who_came_first() {
+async fn strict_fifo_lets_no_later_waiter_elsewhere_overtake() {
     let server = RedisServer::start();
-    let (other, held, first) = held_and_waited_for(&server).await;
-    let crowd = Hog::start(&other, 30);
-    until_waiting(&other, 31).await;
+    let (other, held, first) = held_and_queued(&server).await;
+    let later = BusyTasks::start(&other, 30);
+    until_queued(&other, 31).await;
     drop(held);
-    drop(within(LEASE, "a turn", first).await.unwrap());
-    let passed = crowd.entries();
-    crowd.end().await;
-    // One comes in as soon as it is free.
-    assert!(passed <= 1, "{passed} who came later went before it");
+    drop(within(LEASE, "a grant", first).await.unwrap());
+    let passed = later.entries();
+    later.end().await;
+    // One task may get the mutex as soon as it is free.
+    assert!(passed <= 1, "{passed} later waiters overtook it");
 }
 
 #[tokio::test]
-async fn in_strict_order_nothing_comes_by_a_hand_whose_permit_was_forgotten() {
+async fn strict_fifo_hands_on_no_permit_that_was_flushed() {
     let server = RedisServer::start();
-    let (other, old, next) = held_and_waited_for(&server).await;
+    let (other, old, next) = held_and_queued(&server).await;
     server.command(&["FLUSHALL"]);
     let new = within(LEASE, "a lock", other.lock()).await.unwrap();
-    assert!(!old.unlock().await.unwrap(), "two held it");
+    assert!(!old.unlock().await.unwrap(), "two holders at once");
     let token = new.token();
     drop(new);
-    let next = within(10 * LEASE, "a turn", next).await.unwrap();
+    let next = within(10 * LEASE, "a grant", next).await.unwrap();
     assert!(next.token() > token, "{} after {token}", next.token());
 }
 
-/// One process holds a mutex, and somebody waits for it there. The mutex as another process has it, who holds, and who waits.
-async fn held_and_waited_for(server: &RedisServer) -> (Mutex, MutexGuard, JoinHandle<MutexGuard>) {
+/// Lets one process hold a mutex and wait for it once more. Returns the mutex of another process, the guard and the waiter.
+async fn held_and_queued(server: &RedisServer) -> (Mutex, MutexGuard, JoinHandle<MutexGuard>) {
     let [here, other] = [(); 2].map(|()| {
         let builder = Coordinator::builder(backend(&server.url()));
         let permits = builder.lease(3 * LEASE).strict_fifo(true).build().unwrap();
@@ -131,12 +131,12 @@ async fn held_and_waited_for(server: &RedisServer) -> (Mutex, MutexGuard, JoinHa
     });
     let held = here.lock().await.unwrap();
     let waits = tokio::spawn(async move { here.lock().await.unwrap() });
-    until_waiting(&other, 1).await;
+    until_queued(&other, 1).await;
     (other, held, waits)
 }
 
-/// Waits until so many stand in the queue.
-async fn until_waiting(mutex: &Mutex, wanted: u64) {
+/// Waits until this many tickets are queued.
+async fn until_queued(mutex: &Mutex, wanted: u64) {
     while mutex.inspect().await.expect("an answer").queued != wanted {
         tokio::time::sleep(millis(2)).await;
     }
