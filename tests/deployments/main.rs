@@ -1,17 +1,17 @@
-//! Every place a permit can live, under load: two processes, while servers are paused, killed, cut off and mended.
+//! Every kind of deployment under the load of two processes, while servers and processes are paused, killed and cut off.
 //!
-//! Every server, process and proxy is the test's own and ends with it. Times are bounds from above, wide enough for two
-//! busy cores. `SOAK_SECONDS` says for how long faults are made at random, `SOAK_SEED` which.
+//! Each test starts its own servers, processes and proxies, which end with it. Times are upper bounds, wide enough for two
+//! busy cores. `SOAK_SECONDS` sets how long random faults are injected, `SOAK_SEED` the seed that selects them.
 
 mod failover;
-mod holder;
+mod fault_injection;
 mod load;
-mod rig;
+mod load_process;
 mod servers;
 mod soak;
 
 use rustix::time::{ClockId, clock_gettime};
-use servers::{Cluster, OneRedis, Sentinels, ThreeEtcds, ThreeRedis};
+use servers::{Cluster, Sentinels, SingleRedis, ThreeEtcds, ThreeRedis};
 use soak::soak;
 use std::time::Duration;
 use support::zookeeper::ZooKeepers;
@@ -20,19 +20,19 @@ use tokio::sync::Mutex;
 
 /// The lease of these tests.
 const LEASE: Duration = Duration::from_secs(1);
-/// By when everything is as before.
+/// By when service has resumed.
 const NORMAL: Duration = Duration::from_secs(2);
-/// What a busy machine may add to any bound.
+/// FaultKind a busy machine may add to any bound.
 const SLACK: Duration = Duration::from_secs(2);
-/// How long faults last at most, and so for how long a process may be stopped.
+/// How long a fault lasts at most, and so how long a process may be paused.
 const LONGEST: Duration = Duration::from_millis(2500);
 
-/// One after the other: each wants the machine for itself.
-static ALONE: Mutex<()> = Mutex::const_new(());
+/// Tests run one after another, because each loads the machine.
+static EXCLUSIVE: Mutex<()> = Mutex::const_new(());
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn redis_faults_under_load() {
-    soak(OneRedis::start).await;
+    soak(SingleRedis::start).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -60,7 +60,7 @@ async fn zookeeper_faults_under_load() {
     soak(|| ZooKeepers::start(3)).await;
 }
 
-/// Microseconds of a clock that all processes of the machine share.
+/// Returns the time in microseconds of a clock that all processes of the machine share.
 fn now() -> u64 {
     let time = clock_gettime(ClockId::Monotonic);
     time.tv_sec as u64 * 1_000_000 + time.tv_nsec as u64 / 1_000

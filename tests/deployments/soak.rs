@@ -1,50 +1,50 @@
-//! Faults at random, for as long as `SOAK_SECONDS` says.
+//! Random faults for `SOAK_SECONDS`.
 
-use crate::rig::{Rig, Servers, Strike, What};
+use crate::fault_injection::{Fault, FaultKind, Scenario, Servers};
 use crate::support::proxy::{Mode, Way};
-use crate::{ALONE, LONGEST};
+use crate::{EXCLUSIVE, LONGEST};
 use rand::rngs::SmallRng;
 use rand::seq::{IndexedRandom, SliceRandom};
 use rand::{RngExt, SeedableRng};
 use std::time::{Duration, Instant};
 use tokio::time::sleep;
 
-/// A number from the environment.
+/// Reads a number from the environment.
 fn setting(name: &str) -> Option<u64> {
     let value = std::env::var(name).ok()?;
     Some(value.parse().expect("a number"))
 }
 
-/// Faults one after the other, with quiet times between.
+/// Injects faults one after another, with pauses between them.
 pub(crate) async fn soak<S: Servers>(start: impl FnOnce() -> S) {
-    let _alone = ALONE.lock().await;
+    let _exclusive = EXCLUSIVE.lock().await;
     let time = Duration::from_secs(setting("SOAK_SECONDS").unwrap_or(20));
     let seed = setting("SOAK_SEED").unwrap_or_else(|| u64::from(rand::random::<u32>()));
     println!("SOAK_SEED={seed}");
     let mut rng = SmallRng::seed_from_u64(seed);
-    let mut rig = Rig::start(start).await;
+    let mut scenario = Scenario::start(start).await;
     let end = Instant::now() + time;
     let mut kinds = Vec::new();
     while Instant::now() < end {
         sleep(Duration::from_millis(rng.random_range(200..1000))).await;
-        // Each kind once before any comes again.
+        // Each kind once before any is repeated.
         if kinds.is_empty() {
             kinds = (0..4).collect();
             kinds.shuffle(&mut rng);
         }
-        let strike = strike(&rig.servers, kinds.pop().expect("one"), &mut rng);
-        rig.strike(&strike).await;
+        let fault = fault(&scenario.servers, kinds.pop().expect("one"), &mut rng);
+        scenario.inject(&fault).await;
     }
     sleep(Duration::from_secs(1)).await;
-    rig.end().await;
+    scenario.end().await;
 }
 
-fn strike<S: Servers>(of: &S, kind: u32, rng: &mut SmallRng) -> Strike {
+fn fault<S: Servers>(of: &S, kind: u32, rng: &mut SmallRng) -> Fault {
     let process = rng.random_range(0..2);
     let what = match kind {
-        0 => What::Pause,
-        1 => What::Kill,
-        2 => What::Cut {
+        0 => FaultKind::Pause,
+        1 => FaultKind::Kill,
+        2 => FaultKind::Cut {
             process: (!S::ANNOUNCED && rng.random_bool(0.5)).then_some(process),
             ways: [&[Way::Up][..], &[Way::Down], &[Way::Up, Way::Down]]
                 .choose(rng)
@@ -52,7 +52,7 @@ fn strike<S: Servers>(of: &S, kind: u32, rng: &mut SmallRng) -> Strike {
                 .to_vec(),
             mode: *[Mode::Hold, Mode::Lose].choose(rng).expect("one"),
         },
-        _ => What::Freeze { process },
+        _ => FaultKind::Freeze { process },
     };
     let mut servers: Vec<usize> = (0..of.ports().len()).collect();
     servers.shuffle(rng);
@@ -62,15 +62,15 @@ fn strike<S: Servers>(of: &S, kind: u32, rng: &mut SmallRng) -> Strike {
         servers.insert(0, leader);
     }
     servers.truncate(match what {
-        What::Freeze { .. } => 0,
-        _ => rng.random_range(1..=S::MOST),
+        FaultKind::Freeze { .. } => 0,
+        _ => rng.random_range(1..=S::MAX_FAILED),
     });
-    let survive = (1..=S::spare(&what)).contains(&servers.len()) && rng.random_bool(0.5);
-    // Some are over before anybody could notice.
+    let survive = (1..=S::spare_servers(&what)).contains(&servers.len()) && rng.random_bool(0.5);
+    // Some end before any node could notice.
     let shortest = Duration::from_millis(20);
     let most = *[shortest * 15, LONGEST].choose(rng).expect("one");
     let time = rng.random_range(shortest..most);
-    Strike {
+    Fault {
         what,
         servers,
         time: (!survive).then_some(time),

@@ -1,6 +1,6 @@
-//! The kinds of servers.
+//! The servers of each kind of deployment.
 
-use crate::rig::{Servers, Strike, What};
+use crate::fault_injection::{Fault, FaultKind, Servers};
 use crate::support::cluster::RedisCluster;
 use crate::support::etcd::EtcdCluster;
 use crate::support::proxy::Proxy;
@@ -14,40 +14,40 @@ use std::time::{Duration, Instant};
 /// By when a renewal is due.
 const THIRD: Duration = Duration::from_millis(LEASE.as_millis() as u64 / 3);
 
-/// One server, which forgets everything when it is killed.
-pub(crate) struct OneRedis {
+/// One server, which loses all data when it is killed.
+pub(crate) struct SingleRedis {
     server: RedisServer,
     killed: u64,
 }
 
-/// A master and two replicas behind three sentinels. All know each other by their proxies.
+/// A master and two replicas behind three sentinels. All reach each other through the proxies.
 pub(crate) struct Sentinels {
     set: SentinelSet,
-    /// By server.
+    /// Indexed by server.
     proxies: Vec<u16>,
     killed: u64,
 }
 
-/// Masters, and perhaps a replica for each. Clients and replicas know them by their proxies, the cluster's bus does not.
+/// Masters, with or without a replica each. Clients and replicas reach them through the proxies, the cluster bus does not.
 pub(crate) struct Cluster {
     pub(crate) cluster: RedisCluster,
     killed: u64,
 }
 
-/// Three of them, for Redlock.
+/// Three independent servers, for Redlock.
 pub(crate) struct ThreeRedis([RedisServer; 3]);
 
 pub(crate) struct ThreeEtcds {
     cluster: EtcdCluster,
-    /// Since when the leader is paused.
+    /// When the leader was paused, if it is.
     stopped: Cell<Option<Instant>>,
-    /// How often that was for more than a lease.
+    /// How many pauses of the leader were longer than a lease.
     stalled: Cell<u64>,
 }
 
-// === impl OneRedis ===
+// === impl SingleRedis ===
 
-impl OneRedis {
+impl SingleRedis {
     pub(crate) fn start() -> Self {
         Self {
             server: RedisServer::start(),
@@ -56,9 +56,9 @@ impl OneRedis {
     }
 }
 
-impl Servers for OneRedis {
-    const MOST: usize = 1;
-    /// Who held hears of it at his next renewal.
+impl Servers for SingleRedis {
+    const MAX_FAILED: usize = 1;
+    /// Holders notice a loss at their next renewal.
     const EXCUSED: Duration = THIRD;
 
     fn ports(&self) -> Vec<u16> {
@@ -66,10 +66,10 @@ impl Servers for OneRedis {
     }
 
     fn url(&self, addresses: &[String]) -> String {
-        format!("redis://{}?prefix=places", addresses[0])
+        format!("redis://{}?prefix=deployments", addresses[0])
     }
 
-    fn spare(_: &What) -> usize {
+    fn spare_servers(_: &FaultKind) -> usize {
         0
     }
 
@@ -94,7 +94,7 @@ impl Servers for OneRedis {
         self.server.restart();
     }
 
-    fn serve_without(&self, gone: &[usize]) -> bool {
+    fn serves_without(&self, gone: &[usize]) -> bool {
         gone.contains(&0) || answers(&self.server)
     }
 
@@ -106,7 +106,7 @@ impl Servers for OneRedis {
 // === impl Sentinels ===
 
 impl Sentinels {
-    /// A master that is alone does not write.
+    /// Starts the servers. A master without replicas does not write.
     pub(crate) fn start() -> Self {
         let args = [
             "--min-replicas-to-write",
@@ -126,8 +126,8 @@ impl Sentinels {
         sentinels.map(|it| self.set.seen_by(it)(what)).collect()
     }
 
-    /// Not all of it need be so for a failover, but for the next one.
-    fn are_whole(&self) -> bool {
+    /// Whether the set is ready for another failover.
+    fn are_complete(&self) -> bool {
         let all = |what: &str, wanted: &str| self.seen(what).iter().all(|seen| seen == wanted);
         let master = &self.set.servers[self.leader()];
         let follow = |server: &&RedisServer| match server.try_command(&["ROLE"]) {
@@ -145,7 +145,7 @@ impl Sentinels {
 
 impl Servers for Sentinels {
     const ANNOUNCED: bool = true;
-    const MOST: usize = 1;
+    const MAX_FAILED: usize = 1;
     const EXCUSED: Duration = LEASE;
 
     fn ports(&self) -> Vec<u16> {
@@ -154,10 +154,10 @@ impl Servers for Sentinels {
 
     fn url(&self, _: &[String]) -> String {
         let sentinels = self.set.addresses().join(",");
-        format!("redis+sentinel://{sentinels}/{MASTER}?prefix=places")
+        format!("redis+sentinel://{sentinels}/{MASTER}?prefix=deployments")
     }
 
-    fn stand_behind(&mut self, proxies: &[Proxy]) {
+    fn announce_proxies(&mut self, proxies: &[Proxy]) {
         self.proxies = proxies.iter().map(Proxy::port).collect();
         let master = self.proxies[0].to_string();
         for (at, (server, port)) in self.set.servers.iter_mut().zip(&self.proxies).enumerate() {
@@ -177,7 +177,7 @@ impl Servers for Sentinels {
         }
     }
 
-    fn spare(_: &What) -> usize {
+    fn spare_servers(_: &FaultKind) -> usize {
         1
     }
 
@@ -200,7 +200,7 @@ impl Servers for Sentinels {
         self.set.servers[server].kill();
     }
 
-    /// As a replica, if there is another master by now.
+    /// Starts it as a replica, if another server was promoted meanwhile.
     fn restart(&mut self, server: usize) {
         let leader = self.leader();
         let server_again = &mut self.set.servers[server];
@@ -211,11 +211,11 @@ impl Servers for Sentinels {
         }
     }
 
-    fn serve_without(&self, gone: &[usize]) -> bool {
+    fn serves_without(&self, gone: &[usize]) -> bool {
         let left = self.set.servers.iter().enumerate();
         let mut left = left.filter(|(at, _)| !gone.contains(at));
         match gone.is_empty() {
-            true => self.are_whole(),
+            true => self.are_complete(),
             false => left.any(|(_, server)| server.is_master()),
         }
     }
@@ -237,19 +237,21 @@ impl Cluster {
         }
     }
 
-    /// The master of a name.
+    /// Returns the master of a name.
     pub(crate) fn master_of(&self, name: &str) -> usize {
         let master = self.cluster.master_of(&key(name)).port();
         let mut ports = self.ports().into_iter();
-        ports.position(|port| port == master).expect("one of ours")
+        ports
+            .position(|port| port == master)
+            .expect("a server of this cluster")
     }
 }
 
 impl Servers for Cluster {
-    /// Each has another master.
+    /// Names with different masters.
     const NAMES: &[&str] = &["a", "b", "c"];
     const ANNOUNCED: bool = true;
-    const MOST: usize = 1;
+    const MAX_FAILED: usize = 1;
     const EXCUSED: Duration = LEASE;
 
     fn ports(&self) -> Vec<u16> {
@@ -257,10 +259,10 @@ impl Servers for Cluster {
     }
 
     fn url(&self, addresses: &[String]) -> String {
-        format!("redis+cluster://{}?prefix=places", addresses.join(","))
+        format!("redis+cluster://{}?prefix=deployments", addresses.join(","))
     }
 
-    fn stand_behind(&mut self, proxies: &[Proxy]) {
+    fn announce_proxies(&mut self, proxies: &[Proxy]) {
         for (node, proxy) in self.cluster.nodes.iter_mut().zip(proxies) {
             let port = proxy.port().to_string();
             node.command(&["CONFIG", "SET", "cluster-announce-port", &port]);
@@ -268,10 +270,10 @@ impl Servers for Cluster {
         }
     }
 
-    /// Who is cut off from its clients still is a master to the others.
-    fn spare(what: &What) -> usize {
+    /// A master that is cut off from clients remains a master for the other servers.
+    fn spare_servers(what: &FaultKind) -> usize {
         match what {
-            What::Cut { .. } => 0,
+            FaultKind::Cut { .. } => 0,
             _ => 1,
         }
     }
@@ -297,7 +299,7 @@ impl Servers for Cluster {
         self.cluster.nodes[server].restart();
     }
 
-    fn serve_without(&self, gone: &[usize]) -> bool {
+    fn serves_without(&self, gone: &[usize]) -> bool {
         self.cluster.serves_without(gone)
     }
 
@@ -306,7 +308,7 @@ impl Servers for Cluster {
     }
 }
 
-/// Where the permits of a name are kept.
+/// Returns the key of the permits of a name.
 pub(crate) fn key(name: &str) -> String {
     format!("places:limit:{{{name}}}")
 }
@@ -321,8 +323,8 @@ impl ThreeRedis {
 
 impl Servers for ThreeRedis {
     const LIMIT: u32 = 1;
-    const MOST: usize = 3;
-    /// Servers that came back empty are waited for, one longest lease.
+    const MAX_FAILED: usize = 3;
+    /// Servers that restarted without data do not vote for one longest lease.
     const NORMAL: Duration = NORMAL.saturating_add(LEASE);
 
     fn ports(&self) -> Vec<u16> {
@@ -332,10 +334,10 @@ impl Servers for ThreeRedis {
     fn url(&self, addresses: &[String]) -> String {
         let urls = addresses.iter().map(|address| format!("redis://{address}"));
         let urls: Vec<String> = urls.collect();
-        format!("redlock:{}?prefix=places", urls.join(","))
+        format!("redlock:{}?prefix=deployments", urls.join(","))
     }
 
-    fn spare(_: &What) -> usize {
+    fn spare_servers(_: &FaultKind) -> usize {
         1
     }
 
@@ -359,7 +361,7 @@ impl Servers for ThreeRedis {
         self.0[server].restart();
     }
 
-    fn serve_without(&self, gone: &[usize]) -> bool {
+    fn serves_without(&self, gone: &[usize]) -> bool {
         let left = self.0.iter().enumerate();
         let mut left = left.filter(|(at, _)| !gone.contains(at));
         left.all(|(_, server)| answers(server))
@@ -379,8 +381,8 @@ impl ThreeEtcds {
 }
 
 impl Servers for ThreeEtcds {
-    const MOST: usize = 2;
-    /// Whose lease has ended hears of it at the next renewal.
+    const MAX_FAILED: usize = 2;
+    /// Holders notice the end of their lease at the next renewal.
     const EXCUSED: Duration = THIRD;
 
     fn ports(&self) -> Vec<u16> {
@@ -388,15 +390,16 @@ impl Servers for ThreeEtcds {
     }
 
     fn url(&self, addresses: &[String]) -> String {
-        format!("etcd://{}?prefix=places", addresses.join(","))
+        format!("etcd://{}?prefix=deployments", addresses.join(","))
     }
 
-    fn expect(&self, strike: &Strike) {
-        let stops = matches!(strike.what, What::Pause) && strike.servers.contains(&self.leader());
+    fn before_fault(&self, fault: &Fault) {
+        let stops =
+            matches!(fault.what, FaultKind::Pause) && fault.servers.contains(&self.leader());
         self.stopped.set(stops.then(Instant::now));
     }
 
-    fn spare(_: &What) -> usize {
+    fn spare_servers(_: &FaultKind) -> usize {
         1
     }
 
@@ -423,12 +426,12 @@ impl Servers for ThreeEtcds {
         self.cluster.restart(server);
     }
 
-    fn serve_without(&self, gone: &[usize]) -> bool {
+    fn serves_without(&self, gone: &[usize]) -> bool {
         let mut left = (0..3).filter(|node| !gone.contains(node));
         left.all(|node| self.cluster.serves(node))
     }
 
-    /// A leader that goes on after a while may end leases that are alive.
+    /// A leader that resumes after a pause may expire live leases.
     fn losses(&self, _: &[usize]) -> u64 {
         self.stalled.get()
     }
@@ -437,17 +440,17 @@ impl Servers for ThreeEtcds {
 // === impl ZooKeepers ===
 
 impl Servers for ZooKeepers {
-    const MOST: usize = 3;
+    const MAX_FAILED: usize = 3;
 
     fn ports(&self) -> Vec<u16> {
         (0..3).map(|server| self.port(server)).collect()
     }
 
     fn url(&self, addresses: &[String]) -> String {
-        format!("zookeeper://{}?prefix=places", addresses.join(","))
+        format!("zookeeper://{}?prefix=deployments", addresses.join(","))
     }
 
-    fn spare(_: &What) -> usize {
+    fn spare_servers(_: &FaultKind) -> usize {
         1
     }
 
@@ -471,9 +474,9 @@ impl Servers for ZooKeepers {
         self.restart(server);
     }
 
-    fn serve_without(&self, gone: &[usize]) -> bool {
+    fn serves_without(&self, gone: &[usize]) -> bool {
         let mut left = (0..3).filter(|server| !gone.contains(server));
-        // It takes them a while to see that their leader has gone. One that is only cut off from its clients leads on.
+        // The servers need a while to notice the loss of their leader. A leader cut off only from clients keeps leading.
         left.all(|server| self.serves(server)) && (0..3).any(|server| self.leads(server))
     }
 }

@@ -1,4 +1,4 @@
-//! A process of the fleet: many tasks that take permits and locks, and say from when to when they had them.
+//! A process that generates load: many tasks acquire permits and locks, and report the interval of each hold.
 
 use crate::{LEASE, LONGEST, SLACK, now};
 use rand::{random_bool, random_range};
@@ -14,18 +14,18 @@ use tower_permit::{
 
 use crate::support::process::{end_with_parent, report};
 
-/// Nobody waits for longer, whatever happens.
+/// No wait is longer, whatever fault occurs.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What a task does, again and again.
+/// How a task holds what it acquires, repeatedly.
 #[derive(Clone, Copy)]
-enum Habit {
+enum Pattern {
     /// Holds for a moment.
     Quick,
-    /// Holds for so long that it takes renewal, and rests as long.
+    /// Holds for long enough to need renewal, and pauses as long.
     Slow,
-    /// Nobody else wants what it wants: when it is not let in, something is wrong.
-    Alone,
+    /// Uses a name that no other task uses: when it is not granted, service has not resumed.
+    Exclusive,
 }
 
 #[derive(Clone)]
@@ -42,13 +42,13 @@ enum Held {
 #[derive(Clone)]
 struct Task {
     queue: Queue,
-    habit: Habit,
-    all: Arc<All>,
+    pattern: Pattern,
+    shared: Arc<Shared>,
 }
 
-/// What the tasks have in common.
+/// State shared by the tasks.
 #[derive(Default)]
-struct All {
+struct Shared {
     stop: AtomicBool,
     refused: AtomicU64,
     gave_up: AtomicU64,
@@ -56,8 +56,8 @@ struct All {
 }
 
 #[test]
-fn holder() {
-    let Ok(url) = std::env::var("PLACES_URL") else {
+fn load_process() {
+    let Ok(url) = std::env::var("LOAD_URL") else {
         return;
     };
     end_with_parent();
@@ -66,51 +66,58 @@ fn holder() {
         .build();
     runtime.expect("a runtime").block_on(async {
         serve(&url).await;
-        // A runtime that ends would wait for the next line.
+        // Dropping the runtime would wait for the next line of the standard input.
         std::process::exit(0);
     });
 }
 
-/// The first line has this process's number, the limit and the names; the second ends it.
+/// The first line of the standard input contains the number of this process, the limit and the names. The second ends it.
 async fn serve(url: &str) {
     let backend = AnyBackend::from_url(url).expect("a good URL");
     let builder = Coordinator::builder(backend).lease(LEASE);
     let permits = builder.build().expect("a good lease");
-    let mut orders = BufReader::new(tokio::io::stdin()).lines();
-    let Ok(Some(order)) = orders.next_line().await else {
+    let mut lines = BufReader::new(tokio::io::stdin()).lines();
+    let Ok(Some(line)) = lines.next_line().await else {
         return;
     };
-    let words: Vec<&str> = order.split(' ').collect();
+    let words: Vec<&str> = line.split(' ').collect();
     let limit = words[1].parse().expect("a limit");
-    let (all, mut tasks) = (Arc::new(All::default()), JoinSet::new());
+    let (shared, mut tasks) = (Arc::new(Shared::default()), JoinSet::new());
     let limited = |name: &str, limit| permits.semaphore(name, limit).expect("a good limit");
     for name in &words[2..] {
         let limit = Queue::Limit(limited(name, limit));
         let lock = Queue::Lock(permits.mutex(name).expect("a good name"));
-        let alone = Queue::Limit(limited(&format!("{name}-{}", words[0]), 1));
-        for (queue, habit, count) in [
-            (&limit, Habit::Quick, 5),
-            (&limit, Habit::Slow, 1),
-            (&lock, Habit::Quick, 2),
-            (&lock, Habit::Slow, 1),
-            (&alone, Habit::Alone, 1),
+        let exclusive = Queue::Limit(limited(&format!("{name}-{}", words[0]), 1));
+        for (queue, pattern, count) in [
+            (&limit, Pattern::Quick, 5),
+            (&limit, Pattern::Slow, 1),
+            (&lock, Pattern::Quick, 2),
+            (&lock, Pattern::Slow, 1),
+            (&exclusive, Pattern::Exclusive, 1),
         ] {
             for _ in 0..count {
-                let (queue, all) = (queue.clone(), all.clone());
-                tasks.spawn(Task { queue, habit, all }.run());
+                let (queue, shared) = (queue.clone(), shared.clone());
+                tasks.spawn(
+                    Task {
+                        queue,
+                        pattern,
+                        shared,
+                    }
+                    .run(),
+                );
             }
         }
     }
-    let _ = orders.next_line().await;
-    all.stop.store(true, Relaxed);
+    let _ = lines.next_line().await;
+    shared.stop.store(true, Relaxed);
     while let Some(ended) = tasks.join_next().await {
         ended.expect("no panic");
     }
     report(format_args!(
         "ended {} refused, {} gave up, {} lost",
-        all.refused.load(Relaxed),
-        all.gave_up.load(Relaxed),
-        all.lost.load(Relaxed)
+        shared.refused.load(Relaxed),
+        shared.gave_up.load(Relaxed),
+        shared.lost.load(Relaxed)
     ));
 }
 
@@ -118,32 +125,36 @@ async fn serve(url: &str) {
 
 impl Task {
     async fn run(self) {
-        while !self.all.stop.load(Relaxed) {
-            let gives_up = matches!(self.habit, Habit::Quick) && random_bool(0.3);
+        while !self.shared.stop.load(Relaxed) {
+            let gives_up = matches!(self.pattern, Pattern::Quick) && random_bool(0.3);
             let most = gives_up.then(|| millis(20..500));
             let bound = most.map_or(PATIENCE, |most| most + LONGEST + SLACK);
-            match timeout(bound, self.queue.take(most)).await {
+            match timeout(bound, self.queue.acquire(most)).await {
                 Ok(Ok(held)) => self.hold(held).await,
                 Ok(Err(error)) if error.kind() == ErrorKind::Unavailable => {
-                    self.all.refused.fetch_add(1, Relaxed);
+                    self.shared.refused.fetch_add(1, Relaxed);
                     sleep(Duration::from_millis(20)).await;
                 }
                 Ok(Err(error)) if error.kind() == ErrorKind::WaitTimeout && gives_up => {
-                    self.all.gave_up.fetch_add(1, Relaxed);
+                    self.shared.gave_up.fetch_add(1, Relaxed);
                 }
                 Ok(Err(error)) => report(format_args!("wrong {}: {error}", self.queue.name())),
-                Err(_) => report(format_args!("wrong {}: nobody answers", self.queue.name())),
+                Err(_) => report(format_args!(
+                    "wrong {}: no result in time",
+                    self.queue.name()
+                )),
             }
         }
     }
 
     async fn hold(&self, held: Held) {
-        let time = match self.habit {
-            Habit::Slow => millis(0..1500),
+        let time = match self.pattern {
+            Pattern::Slow => millis(0..1500),
             _ => millis(0..20),
         };
         let end = Instant::now() + time;
-        // From when to when it was surely held. The clock is read first: what is valid afterwards was so at that time.
+        // The interval in which it was certainly held. The clock is read before the check: a permit that is valid after the
+        // reading was valid at that time.
         let mut sure = None;
         loop {
             let time = now();
@@ -154,18 +165,18 @@ impl Task {
             if left.is_zero() {
                 break;
             }
-            // Whose permit is in doubt stays: it may be valid again. Whose permit is lost goes.
+            // A permit in doubt is kept, since it may become valid again. A lost one is dropped.
             if timeout(left.min(Duration::from_millis(5)), held.lost())
                 .await
                 .is_ok()
             {
-                self.all.lost.fetch_add(1, Relaxed);
+                self.shared.lost.fetch_add(1, Relaxed);
                 break;
             }
         }
         if let Some((from, to)) = sure {
             report(format_args!(
-                "visit {} {from} {to} {}",
+                "hold {} {from} {to} {}",
                 self.queue.name(),
                 held.token()
             ));
@@ -174,12 +185,15 @@ impl Task {
         if random_bool(0.5) {
             drop(held);
         } else if timeout(bound, held.release()).await.is_err() {
-            report(format_args!("wrong {}: a release hangs", self.queue.name()));
+            report(format_args!(
+                "wrong {}: the release does not end",
+                self.queue.name()
+            ));
         }
-        match self.habit {
-            Habit::Quick => {}
-            Habit::Slow => sleep(millis(0..1500)).await,
-            Habit::Alone => sleep(millis(30..70)).await,
+        match self.pattern {
+            Pattern::Quick => {}
+            Pattern::Slow => sleep(millis(0..1500)).await,
+            Pattern::Exclusive => sleep(millis(30..70)).await,
         }
     }
 }
@@ -194,7 +208,7 @@ impl Queue {
         }
     }
 
-    async fn take(&self, most: Option<Duration>) -> Result<Held, Error> {
+    async fn acquire(&self, most: Option<Duration>) -> Result<Held, Error> {
         Ok(match (self, most) {
             (Self::Limit(it), None) => Held::Permit(it.acquire().await?),
             (Self::Limit(it), Some(most)) => Held::Permit(it.acquire_timeout(most).await?),
@@ -228,7 +242,7 @@ impl Held {
         };
     }
 
-    /// With or without an answer.
+    /// Releases, and ignores a failed call.
     async fn release(self) {
         let _ = match self {
             Self::Permit(permit) => permit.release().await,
