@@ -1,4 +1,4 @@
-//! The backends that the tests run over. Their servers are shared by the tests that run at the same time.
+//! The backends under test. Concurrent tests share their servers.
 
 use crate::support::etcd::EtcdCluster;
 use crate::support::redis::RedisServer;
@@ -20,7 +20,7 @@ pub(crate) enum Kind {
     ZooKeeper,
 }
 
-/// All that keep limits above 1.
+/// The backends that support limits above 1.
 pub(crate) const WITH_LIMITS: [Kind; 4] = [Kind::Memory, Kind::Redis, Kind::Etcd, Kind::ZooKeeper];
 
 /// All backends.
@@ -32,7 +32,7 @@ pub(crate) const ALL: [Kind; 5] = [
     Kind::ZooKeeper,
 ];
 
-/// One backend, under a prefix of its own. Its servers run for as long as any store uses them.
+/// One backend with a separate prefix. Its servers run as long as any store uses them.
 pub(crate) struct Store {
     pub(crate) kind: Kind,
     backend: AnyBackend,
@@ -44,7 +44,7 @@ static REDLOCK: Shared<[RedisServer; 3]> = Shared::new();
 static ETCD: Shared<EtcdCluster> = Shared::new();
 static ZOOKEEPER: Shared<ZooKeepers> = Shared::new();
 
-/// Started for its first user, and stopped after its last.
+/// Servers that start at the first use and stop after the last.
 struct Shared<T>(Mutex<Weak<T>>);
 
 // === impl Kind ===
@@ -58,7 +58,7 @@ impl Kind {
 // === impl Store ===
 
 impl Store {
-    /// Over servers that other tests use too.
+    /// Creates a store over servers that other tests use too.
     pub(crate) fn shared(kind: Kind, prefix: &str) -> Self {
         match kind {
             Kind::Memory => Self::new(kind, "memory:", None),
@@ -86,7 +86,7 @@ impl Store {
         }
     }
 
-    /// Over servers that the test keeps itself.
+    /// Creates a store over servers of the test.
     pub(crate) fn at(kind: Kind, url: &str) -> Self {
         Self::new(kind, url, None)
     }
@@ -94,7 +94,7 @@ impl Store {
     fn new(kind: Kind, url: &str, servers: Option<Arc<dyn Any + Send + Sync>>) -> Self {
         Self {
             kind,
-            backend: AnyBackend::from_url(url).expect("a fine URL"),
+            backend: AnyBackend::from_url(url).expect("a valid URL"),
             _servers: servers,
         }
     }
@@ -103,13 +103,13 @@ impl Store {
         Coordinator::builder(self.backend.clone())
     }
 
-    /// With the default lease.
+    /// Creates a coordinator with the default lease.
     pub(crate) fn coordinator(&self) -> Coordinator {
-        self.builder().build().expect("fine settings")
+        self.builder().build().expect("valid settings")
     }
 
     pub(crate) fn with_lease(&self, lease: Duration) -> Coordinator {
-        self.builder().lease(lease).build().expect("fine settings")
+        self.builder().lease(lease).build().expect("valid settings")
     }
 }
 
@@ -130,7 +130,7 @@ pub(crate) fn zookeeper_url(port: u16, prefix: &str) -> String {
     format!("zookeeper://127.0.0.1:{port}?prefix={prefix}")
 }
 
-/// Redlock servers that remember nothing are not counted for one lease: these look as if they had been up for long.
+/// Marks Redlock servers as long running: one that may have lost its data does not vote for one lease.
 pub(crate) fn trust(servers: &[RedisServer; 3], prefix: &str) {
     let marker = format!("{prefix}:redlock:since");
     for server in servers {
@@ -138,7 +138,7 @@ pub(crate) fn trust(servers: &[RedisServer; 3], prefix: &str) {
     }
 }
 
-/// Runs a test over each of these backends, all at the same time, each on a thread of its own.
+/// Runs a test over each of these backends concurrently, each on a separate thread.
 pub(crate) fn on_each(kinds: &[Kind], prefix: &str, test: impl Fn(&Store) + Sync) {
     in_parallel(
         kinds,
@@ -149,7 +149,7 @@ pub(crate) fn on_each(kinds: &[Kind], prefix: &str, test: impl Fn(&Store) + Sync
     );
 }
 
-/// Runs a test for each of these, all at the same time, and fails with what failed for any.
+/// Runs a test for each case concurrently, and panics with the messages of all failed cases.
 pub(crate) fn in_parallel<C: Sync>(
     cases: &[C],
     name: impl Fn(&C) -> String,

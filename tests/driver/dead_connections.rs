@@ -1,5 +1,5 @@
-//! The peer of an idle connection has vanished: the connection stays open, and what is sent on it is lost. New connections work.
-//! The first request afterwards is not the one that pays for it.
+//! Idle connections whose peer has vanished: the connection stays open, and all data sent on it is lost. New connections
+//! work. The first request afterwards must still be granted.
 
 use crate::backends::{Kind, Store, etcd_url, redis_url, redlock_url, trust, zookeeper_url};
 use crate::support::etcd::EtcdCluster;
@@ -10,14 +10,14 @@ use crate::{Flavor, LOAD, PAUSE, PROMPT, granted, locked, millis, within};
 use std::time::{Duration, Instant};
 use tower_permit::Mutex;
 
-/// A call is given up after 0.4 s, and the next one goes over a new connection, before a backend counts as unavailable (1 s).
-/// So no request is refused. The bound is for a busy machine.
+/// A call is given up after 0.4 s, and the next one uses a new connection, before the outage is detected after 1 s. So no
+/// request is refused. The bound allows for a busy machine.
 const BOUND: Duration = millis(4000);
 
-/// What is lost on the connections that exist.
+/// The directions in which data of present connections is lost.
 const LOST: [&[Way]; 3] = [&[Way::Up], &[Way::Down], &[Way::Up, Way::Down]];
 
-/// Loses what is sent on the idle connections, and then makes one request; again and again.
+/// Repeatedly breaks the idle connections and then makes one request.
 async fn replace_idle_connections(store: &Store, proxies: &[Proxy]) {
     let coordinator = store.coordinator();
     let mutex = coordinator.mutex("m").expect("a mutex");
@@ -48,7 +48,7 @@ async fn replace_idle_connections(store: &Store, proxies: &[Proxy]) {
                 Ok(Err(error)) => failed.push(format!("{lost:?} lost: {what} failed: {error}")),
                 Err(_) => failed.push(format!("{lost:?} lost: {what} took more than {BOUND:?}")),
             }
-            // Connected again, whatever became of that.
+            // Whatever the result, the backend must reconnect.
             let again = try_lock_when_available(&mutex);
             if tokio::time::timeout(5 * PROMPT, again).await.is_err() {
                 failed.push(format!(
@@ -70,7 +70,7 @@ async fn try_lock_when_available(mutex: &Mutex) {
 }
 
 #[test]
-fn redis_replaces_it() {
+fn redis_replaces_a_dead_connection() {
     let _shared = LOAD.blocking_read();
     Flavor::MultiThread.runtime().block_on(async {
         let server = RedisServer::start();
@@ -81,7 +81,7 @@ fn redis_replaces_it() {
 }
 
 #[test]
-fn redlock_replaces_all_of_them() {
+fn redlock_replaces_all_dead_connections() {
     let _shared = LOAD.blocking_read();
     Flavor::MultiThread.runtime().block_on(async {
         let servers = [(); 3].map(|()| RedisServer::start());
@@ -97,7 +97,7 @@ fn redlock_replaces_all_of_them() {
 }
 
 #[test]
-fn etcd_replaces_it() {
+fn etcd_replaces_a_dead_connection() {
     let _shared = LOAD.blocking_read();
     Flavor::MultiThread.runtime().block_on(async {
         let cluster = EtcdCluster::start(1);
@@ -108,7 +108,7 @@ fn etcd_replaces_it() {
 }
 
 #[test]
-fn zookeeper_replaces_it() {
+fn zookeeper_replaces_a_dead_connection() {
     let _shared = LOAD.blocking_read();
     Flavor::MultiThread.runtime().block_on(async {
         let servers = ZooKeepers::start(1);

@@ -1,4 +1,5 @@
-//! A flood on some names is no outage for others: as long as the server answers, no request is refused as unavailable.
+//! Floods: many requests on some names are no outage for others. As long as the server answers, no request is refused as
+//! unavailable.
 
 use crate::backends::{Kind, Store, redis_url};
 use crate::support::redis::{Answer, RedisServer};
@@ -18,9 +19,9 @@ use tower_permit::{Coordinator, Error, ErrorKind, KeyedMutexLayer};
 const LEASE: Duration = Duration::from_secs(2);
 /// How long requests with new keys are sent.
 const FLOOD: Duration = millis(1500);
-/// By when the last of them must have ended, on a slow machine too.
+/// By when the last of them must have ended, even on a slow machine.
 const DRAINED: Duration = Duration::from_secs(30);
-/// How many grants the other name must get meanwhile, at least.
+/// The least number of grants of the other name meanwhile.
 const GRANTS: usize = 5;
 
 /// How requests ended: `granted`, or the kind of error.
@@ -39,7 +40,7 @@ impl Outcomes {
         *outcomes.entry(outcome).or_default() += 1;
     }
 
-    /// What was neither granted nor refused with one of these.
+    /// Returns the outcomes other than grants and these errors.
     fn but_granted_and(&self, fine: &[ErrorKind]) -> BTreeMap<&'static str, usize> {
         let outcomes = self.0.lock().expect("no panic").clone();
         let fine = |outcome: &str| {
@@ -57,7 +58,7 @@ enum Through {
     Mutexes,
 }
 
-/// Keeps so many requests in flight, each with a key of its own that is never used again.
+/// Keeps this many requests in flight, each with a new key.
 async fn flood(coordinator: &Coordinator, through: Through, in_flight: usize) -> Outcomes {
     let outcomes = Arc::new(Outcomes::default());
     let next = Arc::new(AtomicUsize::new(0));
@@ -105,8 +106,8 @@ async fn flood(coordinator: &Coordinator, through: Through, in_flight: usize) ->
     Arc::into_inner(outcomes).expect("the tasks have ended")
 }
 
-/// The flood, while another name of the same coordinator is acquired and released in a loop. Then `check` runs, while the process
-/// and its coordinator go on.
+/// Runs the flood while another name of the same coordinator is locked and unlocked in a loop. Then runs `check` while the
+/// coordinator still exists.
 fn flood_beside_another_name(
     store: &Store,
     through: Through,
@@ -128,7 +129,7 @@ fn flood_beside_another_name(
         let wrong = outcomes.but_granted_and(&[ErrorKind::TooManyWaiting]);
         let wrong_of_other = other.but_granted_and(&[]);
         let left = check().await;
-        // All in one message, so that a failure shows everything.
+        // One assertion, so that a failure shows all counts.
         assert!(
             wrong.is_empty() && wrong_of_other.is_empty() && left.is_ok(),
             "refused while the server answers: {wrong:?} of {} requests, {wrong_of_other:?} of {} for the other name; left: {left:?}",
@@ -140,7 +141,7 @@ fn flood_beside_another_name(
     });
 }
 
-/// Returns how its requests ended, and how many were granted.
+/// Locks another name in a loop. Returns the outcomes and the number of grants.
 async fn use_another_name(coordinator: &Coordinator, flooded: &AtomicBool) -> (Outcomes, usize) {
     let outcomes = Outcomes::default();
     let mut waits = Vec::new();
@@ -166,7 +167,7 @@ async fn use_another_name(coordinator: &Coordinator, flooded: &AtomicBool) -> (O
     (outcomes, waits.len())
 }
 
-/// Waits until a server has no key left, for two leases at most.
+/// Waits until a server stores no key, for at most two leases.
 async fn until_empty(server: &RedisServer) -> Result<(), String> {
     let end = Instant::now() + 2 * LEASE;
     loop {
@@ -235,7 +236,7 @@ fn zookeeper_2_000_keys_through_a_layer() {
     flood_shared(Kind::ZooKeeper, 2_000);
 }
 
-/// A queue of one name is no delay for another.
+/// A long queue of one name does not delay another name.
 #[test]
 fn redis_8_000_tickets_of_one_name() {
     let _exclusive = LOAD.blocking_write();
@@ -253,7 +254,7 @@ fn redis_8_000_tickets_of_one_name() {
         }
         let flooded = AtomicBool::new(true);
         let (other, ()) = tokio::join!(use_another_name(&coordinator, &flooded), async {
-            // Repeated at least once by the driver, a third of a lease later.
+            // Long enough that the driver repeats the calls of all queued tickets at least once.
             tokio::time::sleep(2 * LEASE).await;
             flooded.store(false, Relaxed);
         });

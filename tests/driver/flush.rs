@@ -1,4 +1,4 @@
-//! `Coordinator::flush` resolves when every release so far is acknowledged and nothing lingers.
+//! `Coordinator::flush` resolves when every release so far is acknowledged and no released permit lingers.
 
 use crate::backends::{ALL, Kind, Store, WITH_LIMITS, in_parallel, on_each, redis_url};
 use crate::support::redis::RedisServer;
@@ -19,9 +19,9 @@ use tower_permit::{DistributedConcurrencyLimitLayer, KeyedMutexLayer};
 
 const LIMIT: u32 = 4;
 
-/// Every permit was released before, and one of them would linger.
+/// All permits were released before, and one of them would linger.
 #[test]
-fn nothing_is_in_use_after_it() {
+fn no_semaphore_permit_is_in_use_after_a_flush() {
     let _shared = LOAD.blocking_read();
     on_each(&WITH_LIMITS, "flush-flushed", |store| {
         for flavor in FLAVORS {
@@ -51,7 +51,7 @@ fn nothing_is_in_use_after_it() {
 }
 
 #[test]
-fn no_mutex_is_locked_after_it() {
+fn no_mutex_is_locked_after_a_flush() {
     let _shared = LOAD.blocking_read();
     on_each(&ALL, "flush-flushed-mutexes", |store| {
         Flavor::MultiThread.runtime().block_on(async {
@@ -75,9 +75,9 @@ fn no_mutex_is_locked_after_it() {
     });
 }
 
-/// The response of a request was read to its end, or dropped.
+/// The response body of the request was read to its end, or dropped.
 #[test]
-fn no_layer_holds_a_permit_after_it() {
+fn no_layer_holds_a_permit_after_a_flush() {
     let _shared = LOAD.blocking_read();
     on_each(&WITH_LIMITS, "flush-flushed-layers", |store| {
         Flavor::MultiThread.runtime().block_on(async {
@@ -110,7 +110,7 @@ fn no_layer_holds_a_permit_after_it() {
 }
 
 #[test]
-fn it_resolves_when_there_is_nothing_to_do() {
+fn a_flush_without_releases_resolves() {
     let _shared = LOAD.blocking_read();
     on_each(&ALL, "flush-idle", |store| {
         for flavor in FLAVORS {
@@ -126,7 +126,7 @@ fn it_resolves_when_there_is_nothing_to_do() {
                 let several = join_all((0..10).map(|_| coordinator.flush()));
                 within(PROMPT, "ten flushes at the same time", several).await;
             });
-            // On another runtime than the one that connected.
+            // On a runtime other than the one that connected.
             let flush = coordinator.flush();
             let next = flavor.runtime();
             next.block_on(within(PROMPT, "a flush on the next runtime", flush));
@@ -134,9 +134,9 @@ fn it_resolves_when_there_is_nothing_to_do() {
     });
 }
 
-/// What is held or queued is no release.
+/// Held permits and queued tickets are not releases.
 #[test]
-fn it_waits_for_no_permit_and_no_waiter() {
+fn a_flush_waits_for_no_held_permit_and_no_waiter() {
     let _shared = LOAD.blocking_read();
     on_each(&WITH_LIMITS, "flush-held", |store| {
         Flavor::MultiThread.runtime().block_on(async {
@@ -170,7 +170,7 @@ fn it_waits_for_no_permit_and_no_waiter() {
 }
 
 #[test]
-fn it_may_be_dropped_at_any_time() {
+fn a_flush_may_be_dropped_at_any_time() {
     let _shared = LOAD.blocking_read();
     on_each(&ALL, "flush-dropped", |store| {
         for flavor in FLAVORS {
@@ -190,9 +190,9 @@ fn it_may_be_dropped_at_any_time() {
     });
 }
 
-/// A call that is cancelled is released, like a permit.
+/// The ticket of a cancelled acquisition is released like a permit.
 #[test]
-fn it_covers_acquires_that_were_cancelled() {
+fn a_flush_covers_cancelled_acquisitions() {
     let _shared = LOAD.blocking_read();
     on_each(&ALL, "flush-cancelled", |store| {
         for flavor in FLAVORS {
@@ -209,9 +209,9 @@ fn it_covers_acquires_that_were_cancelled() {
     });
 }
 
-/// A permit is dropped when its runtime has ended; a flush on another one sends its release.
+/// A permit is dropped after its runtime has ended. A flush on another runtime sends the release.
 #[test]
-fn it_sends_what_an_ended_runtime_left() {
+fn a_flush_sends_releases_of_an_ended_runtime() {
     let _shared = LOAD.blocking_read();
     on_each(&ALL, "flush-left", |store| {
         for flavor in FLAVORS {
@@ -229,9 +229,9 @@ fn it_sends_what_an_ended_runtime_left() {
     });
 }
 
-/// Longer than a lease: it does not give up, and the release is not obsolete.
+/// The outage is longer than a lease: the flush does not give up, and the release is not obsolete.
 #[test]
-fn it_waits_for_the_end_of_an_outage() {
+fn a_flush_waits_for_the_end_of_an_outage() {
     let _shared = LOAD.blocking_read();
     let lengths = [millis(1500), Duration::from_secs(4)];
     in_parallel(
@@ -245,7 +245,7 @@ fn it_waits_for_the_end_of_an_outage() {
                 let coordinator = builder
                     .outage_after(millis(200))
                     .build()
-                    .expect("fine settings");
+                    .expect("valid settings");
                 let other = store.coordinator();
                 let semaphore = coordinator.semaphore("s", LIMIT).expect("a semaphore");
                 let permit = granted(PROMPT, "a permit", semaphore.acquire()).await;

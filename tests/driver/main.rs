@@ -1,9 +1,9 @@
-//! What the driver of a coordinator must do, over every backend, through the public API only: no release is lost, an outage
-//! longer than a lease leaves nothing behind, load on some names is no outage for others, a dead connection is replaced, and a
-//! panic in a caller's code stops nothing.
+//! Requirements of a coordinator's driver, over every backend: no release is lost, an outage longer than a lease leaves no
+//! permit behind, load on some names is no outage for others, a dead connection is replaced, and a panic in a caller's code
+//! does not stop the driver.
 //!
-//! Every server and proxy is the test's own and ends with it. Times are upper bounds, wide enough for two busy cores; whatever
-//! can be awaited is awaited.
+//! Tests start their own servers and proxies, which end with them. Times are upper bounds, wide enough for two busy cores.
+//! Tests wait for conditions instead of fixed times where possible.
 
 mod backends;
 mod dead_connections;
@@ -22,11 +22,11 @@ use test_support as support;
 use tokio::runtime::{Builder, Runtime};
 use tower_permit::{Coordinator, Error, ErrorKind, Mutex, MutexGuard, Permit, Semaphore};
 
-/// The default lease: far longer than any bound here, so that a permit that comes free with its lease fails the test.
+/// The default lease: far longer than any bound here, so that a permit that is freed only by expiry fails the test.
 const DEFAULT_LEASE: Duration = Duration::from_secs(10);
-/// An upper bound for a grant that waits for no lease.
+/// An upper bound for a grant that does not wait for a lease to expire.
 const PROMPT: Duration = Duration::from_secs(2);
-/// How long to wait before another try.
+/// How long to wait before a retry.
 const PAUSE: Duration = millis(10);
 
 /// Held shared by most tests, and exclusively by those that load both cores.
@@ -55,13 +55,13 @@ const fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// Panics if it takes longer.
+/// Panics if the future takes longer than the bound.
 async fn within<T>(bound: Duration, what: &str, future: impl Future<Output = T>) -> T {
     let result = tokio::time::timeout(bound, future).await;
     result.unwrap_or_else(|_| panic!("{what}: not done within {bound:?}"))
 }
 
-/// [`within`], for what is not refused.
+/// The same as [`within`]. Also panics if the future returns an error.
 async fn granted<T>(
     bound: Duration,
     what: &str,
@@ -71,7 +71,7 @@ async fn granted<T>(
     result.unwrap_or_else(|error| panic!("{what}: refused: {error}"))
 }
 
-/// Acquires, and tries again while the backend counts as unavailable.
+/// Acquires a permit, and retries while the backend is unavailable.
 async fn acquire_when_available(semaphore: &Semaphore) -> Result<Permit, Error> {
     loop {
         match semaphore.acquire().await {
@@ -83,7 +83,7 @@ async fn acquire_when_available(semaphore: &Semaphore) -> Result<Permit, Error> 
     }
 }
 
-/// Locks, and tries again while the backend counts as unavailable.
+/// Locks a mutex, and retries while the backend is unavailable.
 async fn lock_when_available(mutex: &Mutex) -> Result<MutexGuard, Error> {
     loop {
         match mutex.lock().await {
@@ -95,7 +95,7 @@ async fn lock_when_available(mutex: &Mutex) -> Result<MutexGuard, Error> {
     }
 }
 
-/// Tries to lock until it is granted.
+/// Repeats `try_lock` until it is granted.
 async fn try_lock_until_granted(mutex: &Mutex) -> Result<MutexGuard, Error> {
     loop {
         match mutex.try_lock().await {
@@ -107,20 +107,20 @@ async fn try_lock_until_granted(mutex: &Mutex) -> Result<MutexGuard, Error> {
     }
 }
 
-/// How many permits of a semaphore are in use, as the backend answers.
+/// Returns how many permits of a semaphore are in use at the backend.
 async fn in_use(coordinator: &Coordinator, name: &str) -> u64 {
     let seen = within(PROMPT, "an inspection", coordinator.inspect(name)).await;
     seen.expect("an answer").in_use
 }
 
-/// How many guards of a mutex are in use, as the backend answers.
+/// Returns how many guards of a mutex are in use at the backend.
 async fn locked(coordinator: &Coordinator, name: &str) -> u64 {
     let mutex = coordinator.mutex(name).expect("a mutex");
     let seen = within(PROMPT, "an inspection", mutex.inspect()).await;
     seen.expect("an answer").in_use
 }
 
-/// Polls a future so many times, lets the driver run in between, and drops it.
+/// Polls a future this many times, lets the driver run in between, and drops it.
 async fn poll_and_drop(future: impl Future, polls: usize) {
     let mut future = pin!(future);
     for poll in 0..polls {

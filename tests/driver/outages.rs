@@ -1,7 +1,7 @@
-//! Outages that are longer than a lease. What was acquired, given up or released meanwhile keeps no permit afterwards.
+//! Outages longer than a lease. No acquisition or release during an outage leaves a permit behind.
 //!
-//! A call that was given up may still be executed when the server answers again, and then holds a permit for a whole lease, unless
-//! its release follows. A release is never obsolete before it is acknowledged.
+//! A call that was given up may still be executed when the server answers again, and then holds a permit for a whole lease,
+//! unless its release follows. A release is never obsolete before it is acknowledged.
 
 use crate::backends::{
     Kind, Store, etcd_url, in_parallel, redis_url, redlock_url, trust, zookeeper_url,
@@ -29,20 +29,20 @@ const WATCHED: Duration = millis(1200);
 struct Outage {
     lease: Duration,
     length: Duration,
-    /// By when every name is free again.
+    /// By when all permits are free again.
     bound: Duration,
 }
 
 fn coordinator(store: &Store, lease: Duration) -> Coordinator {
     let builder = store.builder().lease(lease).outage_after(OUTAGE_AFTER);
-    builder.build().expect("fine settings")
+    builder.build().expect("valid settings")
 }
 
 // === impl Outage ===
 
 impl Outage {
-    /// During the outage of `first`'s backend, one mutex is refused and another released, with and without a handle that is kept;
-    /// the same with semaphores. Afterwards both coordinators are granted all of them promptly.
+    /// During the outage of `first`'s backend one mutex is refused and another one released, with and without keeping the
+    /// handle, and the same with semaphores. Afterwards both coordinators are granted all of them promptly.
     async fn pass(
         self,
         [first, second]: [&Store; 2],
@@ -57,7 +57,7 @@ impl Outage {
         if first.kind.has_limits() {
             names.extend([("s:refused", 1), ("s:kept", 1), ("s:released", 1)]);
         }
-        // Both are connected, and no name is new.
+        // Both coordinators are connected and have used each name before.
         for side in [&first_side, &second_side] {
             for (name, limit) in &names {
                 hold_once(side, name, *limit, 5 * PROMPT)
@@ -78,7 +78,7 @@ impl Outage {
 
         begin();
         let start = Instant::now();
-        // All at the same time: once the outage is known, callers are refused without a call.
+        // Concurrently: once the outage is detected, callers are refused without a call.
         let mutexes = ["m:refused", "m:kept"].map(|name| first_side.mutex(name));
         let semaphores = match first.kind.has_limits() {
             true => ["s:refused", "s:kept"]
@@ -156,17 +156,17 @@ async fn hold_once(
     match tokio::time::timeout(bound, hold).await {
         Ok(Ok(())) => Ok(()),
         Ok(Err(error)) => Err(format!("refused: {error}")),
-        Err(_) => Err(format!("no grant in {bound:?}")),
+        Err(_) => Err(format!("no grant within {bound:?}")),
     }
 }
 
-/// The outage of each backend: longer than a lease, with a bound that is a part of one.
+/// Returns the outage for a backend: longer than a lease, with a bound shorter than one.
 fn outage(kind: Kind) -> Outage {
     let [lease, length, bound] = match kind {
         Kind::Memory | Kind::Redis => [2_000, 5_000, 700],
         Kind::Redlock => [3_000, 6_000, 1_000],
         Kind::Etcd => [3_000, 5_000, 2_000],
-        // Its session is a quarter longer than the lease, and a new one follows the outage.
+        // The session timeout is a quarter longer than the lease, and a new session starts after the outage.
         Kind::ZooKeeper => [4_000, 6_500, 3_000],
     };
     Outage {
@@ -176,7 +176,7 @@ fn outage(kind: Kind) -> Outage {
     }
 }
 
-/// Runs a test over each of these backends. It starts its own servers.
+/// Runs a test over each of these backends. The test starts its own servers.
 fn over_each(kinds: &[Kind], test: impl AsyncFn(Kind) -> Vec<String> + Sync) {
     let _shared = LOAD.blocking_read();
     in_parallel(
@@ -191,7 +191,7 @@ fn over_each(kinds: &[Kind], test: impl AsyncFn(Kind) -> Vec<String> + Sync) {
 
 const WITH_ONE_SERVER: [Kind; 3] = [Kind::Redis, Kind::Etcd, Kind::ZooKeeper];
 
-/// What is sent in one direction is held back, and delivered after more than a lease.
+/// Holds back the data of one direction and delivers it after more than a lease.
 async fn hold_back(kind: Kind, way: Way) -> Vec<String> {
     let server = OneServer::start(kind);
     let proxy = Proxy::start(server.port()).await;
@@ -210,7 +210,7 @@ fn requests_that_are_delivered_late() {
     });
 }
 
-/// Calls are executed at once, and their callers given no answer.
+/// Calls are executed at once, and their replies arrive late.
 #[test]
 fn answers_that_are_delivered_late() {
     over_each(&WITH_ONE_SERVER, async |kind| {
@@ -229,7 +229,7 @@ fn a_server_that_is_paused() {
     });
 }
 
-/// A majority is away for two leases.
+/// A majority does not answer for two leases.
 #[test]
 fn outages_of_a_redlock_majority() {
     let _shared = LOAD.blocking_read();
@@ -261,7 +261,7 @@ async fn pause_majority() -> Vec<String> {
     outage(kind).pass([&store, &store], begin, end).await
 }
 
-/// Requests to a majority are held back, and delivered after two leases.
+/// Holds back requests to a majority and delivers them after two leases.
 async fn hold_back_majority() -> Vec<String> {
     let kind = Kind::Redlock;
     let servers = [(); 3].map(|()| RedisServer::start());
@@ -283,7 +283,7 @@ async fn hold_back_majority() -> Vec<String> {
     outage(kind).pass([&store, &direct], begin, end).await
 }
 
-/// Callers arrive all the time, and give up.
+/// New callers arrive throughout the outage, and give up.
 async fn call_without_majority() -> Vec<String> {
     let kind = Kind::Redlock;
     let servers = [(); 3].map(|()| RedisServer::start());
@@ -368,7 +368,7 @@ fn url(kind: Kind, port: u16) -> String {
     }
 }
 
-/// Callers have given up, some by a timeout and some refused; all permits are free at once when the server goes on.
+/// Callers gave up during the outage, some by a timeout and some refused. All permits are free as soon as the server resumes.
 #[test]
 fn all_permits_of_a_server_that_is_paused() {
     const LIMIT: u32 = 6;
@@ -408,12 +408,12 @@ fn all_permits_of_a_server_that_is_paused() {
     });
 }
 
-/// The server is killed and comes back with its data after one and a half leases. Permits that were released meanwhile are free.
+/// The server is killed and restarts with its data after one and a half leases. Permits released meanwhile are free.
 #[test]
 fn permits_that_are_released_while_the_server_is_down() {
     const LIMIT: u32 = 6;
     let _shared = LOAD.blocking_read();
-    // Half a lease must be clearly longer than the bound: a server that was away purges nothing for that long.
+    // Half a lease must be clearly longer than the bound: after a gap, expired tickets are kept for that long.
     let lease = Duration::from_secs(4);
     in_parallel(
         &["the same", "another"],

@@ -1,4 +1,4 @@
-//! A panic in a caller's waker, destructor or extractor is that caller's own: the driver goes on.
+//! Panics in a caller's waker, destructor or extractor: only that caller is affected, the driver continues.
 
 use crate::backends::{ALL, Store, WITH_LIMITS, on_each};
 use crate::{Flavor, LOAD, PAUSE, PROMPT, granted, millis, within};
@@ -18,7 +18,7 @@ use tower_permit::{
 /// Panics when it is woken.
 struct PanicsAtWake(Arc<AtomicBool>);
 
-/// Panics when its last clone is dropped, which happens when it is woken: the waiting future has the last one.
+/// Panics when its last clone is dropped. The waiting future has that clone, so it is dropped at the wake-up.
 struct PanicsAtDrop(Arc<AtomicBool>);
 
 /// A request whose destructor panics, unless that would abort the process.
@@ -69,7 +69,7 @@ impl From<PanickingKey> for Key {
     }
 }
 
-/// Names that a coordinator must still serve.
+/// Asserts that the coordinator still grants the same name and others.
 async fn still_serves(coordinator: &Coordinator, same: &str) {
     for name in ["another", "yet another", same] {
         let mutex = coordinator.mutex(name).expect("a mutex");
@@ -77,20 +77,20 @@ async fn still_serves(coordinator: &Coordinator, same: &str) {
         for _ in 0..2 {
             let guard = granted(PROMPT, &what, mutex.lock()).await;
             let unlock = within(PROMPT, "its unlock", guard.unlock()).await;
-            assert!(unlock.expect("an answer"), "it was held until now");
+            assert!(unlock.expect("an answer"), "the mutex was held until now");
         }
     }
 }
 
-/// A waiter with this waker is granted what another coordinator, or the same one, releases.
+/// A waiter with this waker is granted a permit that another coordinator, or the same one, releases.
 fn wake_up(store: &Store, strict: bool, same: bool, waker: fn(Arc<AtomicBool>) -> Waker) {
     for flavor in [Flavor::CurrentThread, Flavor::MultiThread] {
         flavor.runtime().block_on(async {
             let build = || store.builder().strict_fifo(strict).build();
-            let waits = build().expect("fine settings");
+            let waits = build().expect("valid settings");
             let holds = match same {
                 true => waits.clone(),
-                false => build().expect("fine settings"),
+                false => build().expect("valid settings"),
             };
             let name = format!("woken-{flavor:?}-{strict}-{same}");
             let mutex = holds.mutex(&name).expect("a mutex");
@@ -102,10 +102,10 @@ fn wake_up(store: &Store, strict: bool, same: bool, waker: fn(Arc<AtomicBool>) -
                 let waker = waker(woken.clone());
                 let mut cx = Context::from_waker(&waker);
                 assert!(waiting.as_mut().poll(&mut cx).is_pending());
-                // The waiting future has the last one now.
+                // The waiting future now has the last clone.
                 let _ = catch_unwind(AssertUnwindSafe(move || drop(waker)));
             }
-            // The ticket is on its way. The permit may be handed on by the thread that releases it.
+            // The acquire call may be in flight. The releasing thread may hand the permit on.
             tokio::time::sleep(millis(50)).await;
             let release = tokio::spawn(async move { drop(guard) });
             let release = release.await;
@@ -154,7 +154,7 @@ fn a_waker_whose_destructor_panics() {
     });
 }
 
-/// The request is dropped while its key is waited for, and by the service while the key is held.
+/// The request is dropped while it waits for its key, and by the service while it holds the key.
 #[test]
 fn a_request_whose_destructor_panics() {
     let _shared = LOAD.blocking_read();
@@ -172,7 +172,7 @@ fn a_request_whose_destructor_panics() {
                     drop(request);
                     Ok::<_, Infallible>(())
                 });
-                // The service drops the request, which ends it with a panic, while the next one waits and is aborted.
+                // The service drops the request, which panics, while the next request waits and is aborted.
                 let (first, second) = (mutex.layer(inner), limit.layer(inner));
                 let holds = [
                     tokio::spawn(async { first.oneshot(Request("key")).await.map_err(drop) }),
@@ -241,7 +241,7 @@ fn an_extractor_that_panics_and_a_key_whose_destructor_does() {
     });
 }
 
-/// A task that holds a permit and one that waits end by panics of their own.
+/// A task that holds a permit and a task that waits both panic.
 #[test]
 fn tasks_that_panic_while_they_hold_and_wait() {
     let _shared = LOAD.blocking_read();

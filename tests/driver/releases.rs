@@ -1,6 +1,6 @@
-//! No release waits for a lease to end, whatever is dropped, in whichever order and on whichever thread.
+//! No release waits for a lease to expire, whatever is dropped, in whichever order and on whichever thread.
 //!
-//! Each case runs with one coordinator, as one in a `static` would be used by the tests of a program: a runtime per turn.
+//! Each case uses one coordinator from a new runtime in each turn, as tests of a program do with one in a `static`.
 
 use crate::backends::{ALL, Kind, in_parallel, on_each};
 use crate::{
@@ -20,7 +20,7 @@ use tower_permit::{
     KeyedMutexLayer,
 };
 
-/// How often each case takes its turn.
+/// The number of turns of each case.
 const TURNS: usize = 3;
 
 /// How a permit is acquired.
@@ -74,7 +74,7 @@ impl Way {
         )
     }
 
-    /// Every way but [`TryLock`](Self::TryLock) and [`TryAcquire`](Self::TryAcquire) waits for its turn.
+    /// Every way but [`TryLock`](Self::TryLock) and [`TryAcquire`](Self::TryAcquire) waits for the permit.
     async fn acquire(self, coordinator: &Coordinator, name: &str) -> Result<Held, BoxError> {
         let key = |request: &Request<()>| request.uri().path().to_owned();
         let request = Request::new(());
@@ -168,8 +168,8 @@ impl Held {
     }
 }
 
-/// Acquires and lets `end` drop what was acquired, once per runtime, over every backend and in every way. Fails with all cases
-/// in which a turn was not granted in time.
+/// Acquires and lets `end` drop what was acquired, once per runtime, over every backend and in every way. Panics with all
+/// cases in which a turn was not granted in time.
 fn take_turns(prefix: &str, end: impl Fn(Runtime, Held) + Sync) {
     let _shared = LOAD.blocking_read();
     on_each(&ALL, prefix, |store| {
@@ -196,7 +196,7 @@ fn take_turns(prefix: &str, end: impl Fn(Runtime, Held) + Sync) {
                             }
                             Err(_) => {
                                 failed.push(format!(
-                                    "{flavor:?}, turn {turn}: no grant in {PROMPT:?}"
+                                    "{flavor:?}, turn {turn}: no grant within {PROMPT:?}"
                                 ));
                                 break;
                             }
@@ -249,7 +249,7 @@ fn the_permit_on_another_thread_while_the_runtime_ends() {
     });
 }
 
-/// The call may be on its way, or already answered.
+/// The call may be in flight, or already answered.
 #[test]
 fn an_acquire_that_is_cancelled_mid_call_while_its_runtime_ends() {
     let _shared = LOAD.blocking_read();
@@ -278,7 +278,7 @@ fn an_acquire_that_is_cancelled_mid_call_while_its_runtime_ends() {
                             }
                             Err(_) => {
                                 failed.push(format!(
-                                    "{flavor:?}, {polls} polls: no grant in {PROMPT:?}"
+                                    "{flavor:?}, {polls} polls: no grant within {PROMPT:?}"
                                 ));
                                 break;
                             }
@@ -291,7 +291,7 @@ fn an_acquire_that_is_cancelled_mid_call_while_its_runtime_ends() {
     });
 }
 
-/// The name itself is never used again: the release belongs to the coordinator, which is.
+/// The name is never used again: the release belongs to the coordinator, which is used for another name.
 #[test]
 fn a_release_that_a_runtime_left_is_sent_at_the_next_use_of_any_name() {
     let _shared = LOAD.blocking_read();
@@ -317,7 +317,7 @@ fn a_release_that_a_runtime_left_is_sent_at_the_next_use_of_any_name() {
     });
 }
 
-/// The runtime goes on.
+/// The runtime continues.
 #[test]
 fn a_coordinator_may_be_dropped_right_after_its_last_permit() {
     let _shared = LOAD.blocking_read();
@@ -361,7 +361,7 @@ fn a_waiter_whose_runtime_ends_leaves_the_queue() {
                 let queued = tokio::spawn(async move { mutex.lock().await.map(drop) });
                 let mutex = holder.mutex("m").expect("a mutex");
                 let seen = async {
-                    // Redlock keeps no queue.
+                    // Redlock has no queue.
                     while store.kind != Kind::Redlock
                         && mutex.inspect().await.expect("an answer").queued == 0
                     {
@@ -376,7 +376,7 @@ fn a_waiter_whose_runtime_ends_leaves_the_queue() {
             });
             drop(ends);
             drop(guard);
-            // The coordinator of the waiter is used on, by another name.
+            // The waiter's coordinator is used again, for another name.
             main.block_on(async {
                 let mutex = leaves.mutex("another").expect("a mutex");
                 drop(granted(PROMPT, "a lock of another name", mutex.lock()).await);

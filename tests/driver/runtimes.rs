@@ -1,6 +1,6 @@
 //! Where the driver runs: `CoordinatorBuilder::runtime` and `CoordinatorBuilder::dedicated_thread`.
 //!
-//! By default the driver runs on a runtime of a caller, and is delayed with it. With either of these it is not.
+//! By default the driver runs on the runtime of a caller, and a blocked runtime delays it. Either method prevents that.
 
 use crate::backends::{ALL, Kind, Store, on_each};
 use crate::{FLAVORS, Flavor, LOAD, PAUSE, PROMPT, granted, lock_and_end, locked, millis, within};
@@ -11,20 +11,20 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 use tower_permit::{AnyBackend, Coordinator, CoordinatorBuilder, ErrorKind, Permit};
 
-/// For how long a runtime is blocked at a time.
+/// How long the runtime is blocked at a time.
 const BLOCKED: Duration = millis(300);
-/// The median of a lock on another runtime: far less than that, on a busy machine too.
+/// An upper bound for the median of a lock on another runtime: far below `BLOCKED`, even on a busy machine.
 const MEDIAN: Duration = millis(100);
 const LOCKS: usize = 15;
 
-/// Where the driver is told to run.
+/// Where the driver runs.
 #[derive(Clone, Copy, Debug)]
-enum Place {
+enum DriverLocation {
     Runtime,
     DedicatedThread,
 }
 
-impl Place {
+impl DriverLocation {
     fn set(
         self,
         builder: CoordinatorBuilder<AnyBackend>,
@@ -37,15 +37,15 @@ impl Place {
     }
 }
 
-/// The runtime that used the coordinator first blocks its only thread again and again.
-fn lock_beside_a_blocked_runtime(prefix: &str, place: Place) {
+/// The runtime that used the coordinator first repeatedly blocks its only thread.
+fn lock_beside_a_blocked_runtime(prefix: &str, location: DriverLocation) {
     let _shared = LOAD.blocking_read();
     on_each(&ALL, prefix, |store| {
         let driver = Flavor::MultiThread.runtime();
-        let coordinator = place
+        let coordinator = location
             .set(store.builder(), &driver)
             .build()
-            .expect("fine settings");
+            .expect("valid settings");
         let done = AtomicBool::new(false);
         let blocked = Flavor::CurrentThread.runtime();
         blocked.block_on(async {
@@ -85,7 +85,7 @@ fn lock_beside_a_blocked_runtime(prefix: &str, place: Place) {
             let waits = result.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             let median = waits[LOCKS / 2];
             println!(
-                "{:?}, {place:?}: median {median:?} of {waits:?}",
+                "{:?}, {location:?}: median {median:?} of {waits:?}",
                 store.kind
             );
             assert!(
@@ -98,24 +98,24 @@ fn lock_beside_a_blocked_runtime(prefix: &str, place: Place) {
 
 #[test]
 fn a_dedicated_thread_is_not_delayed_by_a_blocked_runtime() {
-    lock_beside_a_blocked_runtime("blocked-thread", Place::DedicatedThread);
+    lock_beside_a_blocked_runtime("blocked-thread", DriverLocation::DedicatedThread);
 }
 
 #[test]
-fn a_runtime_of_its_own_is_not_delayed_by_a_blocked_one() {
-    lock_beside_a_blocked_runtime("blocked-runtime", Place::Runtime);
+fn a_pinned_runtime_is_not_delayed_by_a_blocked_one() {
+    lock_beside_a_blocked_runtime("blocked-runtime", DriverLocation::Runtime);
 }
 
-/// Every thread of the application computes for three leases; permits are renewed all the same, over every backend.
-fn compute_for_three_leases(prefix: &str, place: Place) {
-    // The other tests need the processors.
+/// Every thread of the application computes for three leases. Permits are renewed all the same, over every backend.
+fn compute_for_three_leases(prefix: &str, location: DriverLocation) {
+    // This test uses all processors.
     let _exclusive = LOAD.blocking_write();
     let lease = Duration::from_secs(1);
     let stores = ALL.map(|kind| Store::shared(kind, prefix));
     let driver = Flavor::MultiThread.runtime();
     let build = |store: &Store| {
-        let builder = place.set(store.builder().lease(lease), &driver);
-        builder.build().expect("fine settings")
+        let builder = location.set(store.builder().lease(lease), &driver);
+        builder.build().expect("valid settings")
     };
     let application = Flavor::MultiThread.runtime();
     let mut held = Vec::new();
@@ -167,7 +167,7 @@ fn compute_for_three_leases(prefix: &str, place: Place) {
     });
     for (kind, witness) in ALL.iter().zip(&witnesses) {
         let entered = witness.entered.load(SeqCst);
-        assert_eq!(entered, 0, "{kind:?}: another coordinator got in");
+        assert_eq!(entered, 0, "{kind:?}: another coordinator was granted");
         let refused = witness.refused.load(SeqCst);
         assert!(
             refused > 0,
@@ -181,11 +181,11 @@ fn compute_for_three_leases(prefix: &str, place: Place) {
     for (kind, guard, _) in held {
         let unlock = application.block_on(within(PROMPT, "the unlock", guard.unlock()));
         let was_held = unlock.expect("an answer");
-        assert!(was_held, "{kind:?}: it was held until now");
+        assert!(was_held, "{kind:?}: the mutex was held until now");
     }
 }
 
-/// Another coordinator, which must not get in.
+/// Another coordinator, which must not be granted the mutex.
 struct Witness {
     coordinator: Coordinator,
     entered: AtomicUsize,
@@ -211,7 +211,7 @@ impl Witness {
                 Err(error) if error.kind() == ErrorKind::LimitReached => {
                     self.refused.fetch_add(1, SeqCst);
                 }
-                // Its own calls may be late, too.
+                // The calls of the witness may be late too.
                 Err(_) => {}
             }
             tokio::time::sleep(PAUSE).await;
@@ -221,23 +221,23 @@ impl Witness {
 
 #[test]
 fn a_dedicated_thread_renews_while_the_application_computes() {
-    compute_for_three_leases("computing-thread", Place::DedicatedThread);
+    compute_for_three_leases("computing-thread", DriverLocation::DedicatedThread);
 }
 
 #[test]
-fn a_runtime_of_its_own_renews_while_the_application_computes() {
-    compute_for_three_leases("computing-runtime", Place::Runtime);
+fn a_pinned_runtime_renews_while_the_application_computes() {
+    compute_for_three_leases("computing-runtime", DriverLocation::Runtime);
 }
 
-/// Releases do not depend on the runtime of their callers, and need no later use of the coordinator.
-fn release_without_a_caller_runtime(prefix: &str, place: Place) {
+/// Releases depend neither on the caller's runtime nor on a later use of the coordinator.
+fn release_without_a_caller_runtime(prefix: &str, location: DriverLocation) {
     let _shared = LOAD.blocking_read();
     on_each(&ALL, prefix, |store| {
         let driver = Flavor::MultiThread.runtime();
-        let coordinator = place
+        let coordinator = location
             .set(store.builder(), &driver)
             .build()
-            .expect("fine settings");
+            .expect("valid settings");
         let other = store.coordinator();
         let observer = Flavor::CurrentThread.runtime();
         for flavor in FLAVORS {
@@ -257,15 +257,15 @@ fn release_without_a_caller_runtime(prefix: &str, place: Place) {
 
 #[test]
 fn a_dedicated_thread_releases_by_itself() {
-    release_without_a_caller_runtime("releases-thread", Place::DedicatedThread);
+    release_without_a_caller_runtime("releases-thread", DriverLocation::DedicatedThread);
 }
 
 #[test]
-fn a_runtime_of_its_own_releases_by_itself() {
-    release_without_a_caller_runtime("releases-runtime", Place::Runtime);
+fn a_pinned_runtime_releases_by_itself() {
+    release_without_a_caller_runtime("releases-runtime", DriverLocation::Runtime);
 }
 
-/// The thread ends with the coordinator: the program makes and drops hundreds of them.
+/// The thread ends with its coordinator, also when hundreds are created and dropped.
 #[test]
 fn a_dedicated_thread_ends_with_its_coordinator() {
     let _exclusive = LOAD.blocking_write();
@@ -276,7 +276,7 @@ fn a_dedicated_thread_ends_with_its_coordinator() {
         let before = threads();
         for n in 0..100 {
             let builder = store.builder().dedicated_thread();
-            let coordinator = builder.build().expect("fine settings");
+            let coordinator = builder.build().expect("valid settings");
             let mutex = coordinator.mutex(format!("m{n}")).expect("a mutex");
             drop(granted(PROMPT, "a lock", mutex.lock()).await);
         }
@@ -289,7 +289,7 @@ fn a_dedicated_thread_ends_with_its_coordinator() {
     });
 }
 
-/// A static coordinator whose callers have a runtime each.
+/// A static coordinator whose callers each have a runtime.
 #[test]
 fn runtimes_one_after_another_share_a_dedicated_thread() {
     let _shared = LOAD.blocking_read();
@@ -298,7 +298,7 @@ fn runtimes_one_after_another_share_a_dedicated_thread() {
             .builder()
             .dedicated_thread()
             .build()
-            .expect("fine settings");
+            .expect("valid settings");
         for turn in 0..6 {
             let flavor = FLAVORS[turn % 2];
             flavor.runtime().block_on(async {
