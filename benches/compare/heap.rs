@@ -1,4 +1,4 @@
-//! The live heap of this program. It is counted only while a figure needs it, so that no other figure pays for shared counters.
+//! Counts the live heap of this program, only while a figure needs it, so that shared counters do not slow other figures.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -20,7 +20,7 @@ pub(crate) fn count(on: bool) {
     HEAP.counting.store(on, Ordering::Relaxed);
 }
 
-/// Bytes by which the live heap has grown while counting. Only differences mean something.
+/// Returns the growth of the live heap while counting, in bytes. Only differences are meaningful.
 pub(crate) fn live_bytes() -> f64 {
     HEAP.live.load(Ordering::Relaxed) as f64
 }
@@ -35,29 +35,29 @@ impl Heap {
     }
 }
 
-// SAFETY: every call goes to the system's allocator unchanged.
+// SAFETY: every call is forwarded to the system's allocator unchanged.
 unsafe impl GlobalAlloc for Heap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         self.add(layout.size() as i64);
-        // SAFETY: as promised by the caller.
+        // SAFETY: the caller upholds the same contract.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         self.add(layout.size() as i64);
-        // SAFETY: as promised by the caller.
+        // SAFETY: the caller upholds the same contract.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         self.add(size as i64 - layout.size() as i64);
-        // SAFETY: as promised by the caller.
+        // SAFETY: the caller upholds the same contract.
         unsafe { System.realloc(block, layout, size) }
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         self.add(-(layout.size() as i64));
-        // SAFETY: as promised by the caller.
+        // SAFETY: the caller upholds the same contract.
         unsafe { System.dealloc(block, layout) }
     }
 }

@@ -1,22 +1,22 @@
-//! Ours beside the peers: in the same run, in turn, several rounds, medians.
+//! Compares this crate with other implementations: in the same run, in turn, medians of several rounds.
 //!
 //! ```text
 //! cargo bench -p tower-permit-benches --bench compare                        # starts its own redis-server
 //! cargo bench -p tower-permit-benches --bench compare -- --quick             # within five minutes
 //! cargo bench -p tower-permit-benches --bench compare -- --quick hot_name    # only figures whose name contains this
-//! cargo bench -p tower-permit-benches --bench compare -- --save              # and keep the results: benches/results, README.md
+//! cargo bench -p tower-permit-benches --bench compare -- --save              # also update benches/results and README.md
 //! ```
 //!
-//! One line a figure: its name, ours, the other's, their ratio, and the ratio to reach if there is one. What could not be measured
-//! is said in one line. Table and plots go to `target/compare`.
+//! Prints one line for each figure: its name, the value of this crate, the other value, their ratio, and the target if there
+//! is one; and one line for each figure that could not be measured. Table and plots are written to `target/compare`.
 //!
-//! Both sides of a figure run on the same kind of runtime. It has one thread, or two workers as in a service where `what` names
-//! them. Peers that are not written in Rust run on one thread. "Four processes" are this program, four times: see [`worker`].
+//! Both sides of a figure run on the same kind of runtime: one thread, or two workers as in a service if the description says
+//! so. Scripts of other languages run on one thread. Figures of four processes start this program four times: see [`worker`].
 
+mod coordinators;
 mod figures;
 mod heap;
 mod measure;
-mod ours;
 mod peers;
 mod plot;
 mod report;
@@ -26,17 +26,17 @@ use figures::Results;
 use measure::Plan;
 use test_support::redis as server;
 
-/// What this run is asked for.
+/// The command line arguments.
 struct Args {
     quick: bool,
     save: bool,
-    /// Parts of names. None at all means every figure.
+    /// Parts of names of figures. Empty: all figures.
     wanted: Vec<String>,
 }
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
-    // A task that fails is the end: its figure would be wrong.
+    // A panic in any task ends the program: its figure would be wrong.
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         hook(panic);
@@ -45,27 +45,27 @@ async fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
     match args.first().map(String::as_str) {
         Some(worker::ARGUMENT) => return worker::main(&args[1..]).await,
-        // `cargo test --benches` only wants to know that this builds.
+        // `cargo test --benches` only checks that this builds.
         _ if !args.iter().any(|arg| arg == "--bench") => return,
         _ => {}
     }
     let args = Args::parse(&args);
     if args.save && !args.wanted.is_empty() {
-        eprintln!("--save keeps all figures: name none");
+        eprintln!("--save requires all figures: pass no names");
         std::process::exit(2);
     }
     let mut results = Results::new(Plan::new(args.quick), args.wanted);
     figures::latency::run(&mut results).await;
-    figures::single::run(&mut results).await;
+    figures::one_process::run(&mut results).await;
     figures::keyed::run(&mut results).await;
     figures::flood::run(&mut results).await;
-    figures::fleet::run(&mut results).await;
-    figures::growth::run(&mut results).await;
+    figures::four_processes::run(&mut results).await;
+    figures::scaling::run(&mut results).await;
     for line in &results.not_measured {
         println!("not measured: {line}");
     }
     if let Err(error) = report::write(&results, args.quick, args.save) {
-        eprintln!("the results cannot be written: {error}");
+        eprintln!("failed to write the results: {error}");
         std::process::exit(1);
     }
 }
@@ -84,8 +84,8 @@ impl Args {
                 "--bench" => {}
                 "--quick" => parsed.quick = true,
                 "--save" => parsed.save = true,
-                // Such as those of criterion, when all benches run at once.
-                flag if flag.starts_with('-') => eprintln!("{flag} means nothing here"),
+                // Flags of criterion, when all benches run.
+                flag if flag.starts_with('-') => eprintln!("ignored flag {flag}"),
                 name => parsed.wanted.push(name.to_owned()),
             }
         }

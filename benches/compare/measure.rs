@@ -1,4 +1,4 @@
-//! How a figure is taken.
+//! Measurement: windows, rounds, CPU time, medians.
 
 use crate::server::{Answer, RedisServer};
 use rustix::time::{ClockId, clock_gettime};
@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::task::JoinSet;
 
-/// How long and how often.
+/// The lengths and numbers of measurements.
 #[derive(Clone, Copy)]
 pub(crate) struct Plan {
     pub(crate) rounds: usize,
-    /// Not measured.
+    /// Time before the window, not measured.
     pub(crate) warm_up: Duration,
-    /// Measured.
+    /// The measured time.
     pub(crate) window: Duration,
     /// The same for several processes, whose waits are longer.
     pub(crate) fleet_window: Duration,
@@ -30,21 +30,21 @@ pub(crate) enum Threads {
     Two,
 }
 
-/// Pairs of acquire and release that were done.
+/// Counts pairs of acquire and release.
 #[derive(Clone, Default)]
 pub(crate) struct Count(Arc<AtomicU64>);
 
-/// What was done in a window.
+/// The work done in a window.
 #[derive(Clone, Copy)]
 pub(crate) struct Done {
     pub(crate) pairs: f64,
     pub(crate) seconds: f64,
     pub(crate) scripts: f64,
-    /// The server's time for them.
+    /// The server's time for these scripts.
     pub(crate) script_micros: f64,
     /// CPU time of this process.
     pub(crate) cpu_micros: f64,
-    /// Pairs from the first one on, those of the warm-up too.
+    /// All pairs, including those of the warm-up.
     pub(crate) all_pairs: f64,
 }
 
@@ -114,7 +114,7 @@ impl Done {
     }
 }
 
-/// Ours, the other, ours, the other, …: what each gave in every round.
+/// Runs both sides in turn. Returns the values of each in all rounds.
 pub(crate) async fn in_turn<T>(
     rounds: usize,
     mut ours: impl AsyncFnMut() -> T,
@@ -128,12 +128,12 @@ pub(crate) async fn in_turn<T>(
     (by_ours, by_other)
 }
 
-/// The one in the middle; 0 of none.
+/// Returns the median, or 0 without values.
 pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     quantile(values.into_iter().collect(), 0.5)
 }
 
-/// The value that this share of all values does not exceed; 0 of none.
+/// Returns the value that this share of all values does not exceed, or 0 without values.
 pub(crate) fn quantile(mut values: Vec<f64>, share: f64) -> f64 {
     values.sort_by(f64::total_cmp);
     let index = (values.len() as f64 * share) as usize;
@@ -154,7 +154,7 @@ where
     tasks_on(Threads::One, plan, tasks, server, work).await
 }
 
-/// So many tasks work in a loop without end and count. They are stopped after the window, wherever they are.
+/// Runs tasks that work in an endless loop and count. They are aborted after the window, at any point of their work.
 pub(crate) async fn tasks_on<F>(
     threads: Threads,
     plan: Plan,
@@ -191,8 +191,8 @@ where
     }
 }
 
-/// How long each of many takes, in microseconds, in turn with the other, so that both see the machine in the same state. `rest` is
-/// what has to follow, and is not measured.
+/// Measures latencies in microseconds, in turn with the other side, so that both see the machine in the same state. `rest`
+/// follows each operation and is not measured.
 pub(crate) async fn latencies_in_turn<T, A, B, C>(
     plan: Plan,
     mut one: impl FnMut() -> A,
@@ -227,7 +227,8 @@ pub(crate) fn micros_since(start: Instant) -> f64 {
     start.elapsed().as_secs_f64() * 1e6
 }
 
-/// How often one task does this, a second, one after the other. It looks up now and then, so that what runs in the background runs.
+/// Measures how many operations a second one task executes one after another. It yields regularly, so that background tasks
+/// run.
 pub(crate) async fn in_sequence(plan: Plan, mut one: impl AsyncFnMut()) -> f64 {
     const STRIDE: u64 = 128;
     let mut rate = 0.0;
@@ -245,13 +246,13 @@ pub(crate) async fn in_sequence(plan: Plan, mut one: impl AsyncFnMut()) -> f64 {
     rate
 }
 
-/// CPU time that this process has used, in microseconds.
+/// Returns the CPU time of this process in microseconds.
 fn cpu_micros() -> f64 {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     time.tv_sec as f64 * 1e6 + time.tv_nsec as f64 / 1e3
 }
 
-/// CPU time that the server's process has used, in microseconds.
+/// Returns the CPU time of the server's process in microseconds.
 pub(crate) fn server_cpu_micros(server: &RedisServer) -> f64 {
     let info = server.command(&["INFO", "cpu"]).text();
     let seconds = ["used_cpu_sys:", "used_cpu_user:"].map(|field| {
@@ -262,7 +263,7 @@ pub(crate) fn server_cpu_micros(server: &RedisServer) -> f64 {
     seconds.into_iter().flatten().sum::<f64>() * 1e6
 }
 
-/// Scripts that the server has run, and its time for them in microseconds. What a script does counts with it, asking does not.
+/// Returns the number of executed scripts and the server's time for them in microseconds, without the commands of this query.
 pub(crate) fn scripts(server: &RedisServer) -> (f64, f64) {
     let Answer::Text(stats) = server.command(&["INFO", "commandstats"]) else {
         return (0.0, 0.0);

@@ -15,7 +15,7 @@ const COLORS: [RGBColor; 3] = [
     RGBColor(0x7f, 0x7f, 0x7f),
 ];
 
-/// How many of the acquisitions waited for how long at most. No plot if nobody waited.
+/// Plots the distribution of waits. No plot if there are none.
 pub(crate) fn waits(file: &Path, waits: &[Waits]) -> Outcome {
     let curves = waits.iter().map(|waits| {
         let curve = (0..=1000).map(|per_mille| {
@@ -25,7 +25,7 @@ pub(crate) fn waits(file: &Path, waits: &[Waits]) -> Outcome {
         (waits.label, curve.collect::<Vec<_>>())
     });
     let curves: Vec<_> = curves.collect();
-    // The last few of a thousand would make the rest small.
+    // Without the longest few of a thousand, which would compress the rest.
     let ends = waits
         .iter()
         .map(|waits| quantile(waits.millis.clone(), 0.995));
@@ -70,7 +70,7 @@ pub(crate) fn waits(file: &Path, waits: &[Waits]) -> Outcome {
     Ok(())
 }
 
-/// Pairs a second on one hot mutex, ours and every peer's. No plot if there is none.
+/// Plots pairs a second on one contended mutex, for each implementation. No plot if there are none.
 pub(crate) fn hot_name(file: &Path, figures: &[Figure]) -> Outcome {
     const PEERS: [(&str, &str); 4] = [
         ("hot_name_vs_rslock", "rslock (Rust)"),

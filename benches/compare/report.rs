@@ -1,4 +1,4 @@
-//! The results as a table and plots, and where they go.
+//! Writes the results as a table and plots.
 
 use crate::figures::{Figure, Results, number};
 use crate::plot;
@@ -10,7 +10,7 @@ use std::process::Command;
 const BEGIN: &str = "<!-- compare: begin -->\n";
 const END: &str = "<!-- compare: end -->";
 
-/// Prints the table and writes everything; where it is kept too, if `save`.
+/// Prints the table and writes it with the plots to the target folder. With `save` also to `results` and the README.
 pub(crate) fn write(results: &Results, quick: bool, save: bool) -> io::Result<()> {
     let table = table(results, quick);
     println!("\n{table}");
@@ -33,7 +33,7 @@ pub(crate) fn write(results: &Results, quick: bool, save: bool) -> io::Result<()
     Ok(())
 }
 
-/// cargo's folder for what is built.
+/// Returns cargo's target folder.
 fn target() -> PathBuf {
     let scratch = Path::new(env!("CARGO_TARGET_TMPDIR"));
     scratch.parent().unwrap_or(scratch).to_owned()
@@ -42,14 +42,10 @@ fn target() -> PathBuf {
 fn table(results: &Results, quick: bool) -> String {
     let mut table = format!(
         "Measured on {}{}. Medians of {} rounds in turn.\n\n\
-         | figure | ours | other | ratio | to reach | what |\n\
+         | figure | tower-permit | other | ratio | target | what |\n\
          | --- | --- | --- | --- | --- | --- |\n",
         machine(),
-        if quick {
-            ", in a hurry (`--quick`)"
-        } else {
-            ""
-        },
+        if quick { ", with `--quick`" } else { "" },
         results.plan.rounds,
     );
     for figure in &results.figures {
@@ -76,7 +72,7 @@ fn row(figure: &Figure) -> String {
     )
 }
 
-/// Processor, cores, system, and versions, as far as they can be found.
+/// Describes the processor, cores, system and versions, as far as they are known.
 fn machine() -> String {
     let line = |file: &str, start: &str| {
         let text = fs::read_to_string(file).ok()?;
@@ -103,7 +99,7 @@ fn machine() -> String {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let parts = [
         line("/proc/cpuinfo", "model name"),
-        Some(format!("{cores} cores for everything, the server too")),
+        Some(format!("{cores} cores for clients and server")),
         line("/etc/os-release", "PRETTY_NAME"),
         redis,
         rust,
@@ -112,7 +108,7 @@ fn machine() -> String {
     parts.join(", ")
 }
 
-/// Puts the text between the two marks.
+/// Replaces the text between the two marks.
 fn fill(readme: &Path, text: &str) -> io::Result<()> {
     let page = fs::read_to_string(readme)?;
     let parts = page.split_once(BEGIN).and_then(|(head, rest)| {
@@ -120,7 +116,7 @@ fn fill(readme: &Path, text: &str) -> io::Result<()> {
         Some((head, tail))
     });
     let Some((head, tail)) = parts else {
-        let error = format!("{} has no place for it", readme.display());
+        let error = format!("{} has no marks for the table", readme.display());
         return Err(io::Error::other(error));
     };
     fs::write(readme, format!("{head}{BEGIN}{text}{END}{tail}"))

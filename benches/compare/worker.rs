@@ -1,8 +1,8 @@
-//! One of several processes: this program again, with arguments of its own. It says `ready`, begins when it is told, works through the
-//! warm-up and the window, and says what it saw in the window.
+//! A worker process: this program with other arguments. It reports `ready`, waits for a line, works during the warm-up and
+//! the window, and reports the results of the window.
 
-use crate::ours::{self, Linger};
-use crate::peers::plain::{Broadcast, Polling};
+use crate::coordinators::{self, Linger};
+use crate::peers::plain_redis::{Broadcast, Polling};
 use std::io::Write;
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,15 +10,15 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 use tower_permit::Semaphore;
 
-/// What makes this program a worker, as its first argument.
+/// The first argument of a worker process.
 pub(crate) const ARGUMENT: &str = "--worker";
 pub(crate) const READY: &str = "ready";
-/// The first word of the line that says what was seen.
+/// The first word of the line with the results.
 const DONE: &str = "done";
-/// tokio's timers end so much late, half of it by rounding.
+/// The delay of tokio's timers, half of it by rounding.
 const LATE: Duration = Duration::from_millis(1);
 
-/// Whose permits.
+/// The implementation that is measured.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Side {
     Ours,
@@ -26,16 +26,16 @@ pub(crate) enum Side {
     Polling,
 }
 
-/// Who wants them.
+/// The pattern of acquisitions.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Load {
-    /// So many tasks, one acquisition after the other. Each holds for this long.
+    /// A fixed number of tasks that acquire one permit after another and hold each for a fixed time.
     Closed { tasks: usize, hold: Duration },
-    /// So many a second, at random, each in a task of its own. They hold at random, for this long on average.
+    /// Random arrivals at a fixed rate, each in a new task, with random holds of a fixed average.
     Open { rate: f64, hold: Duration },
 }
 
-/// What a worker is to do.
+/// The work of a worker.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Job {
     pub(crate) side: Side,
@@ -43,32 +43,32 @@ pub(crate) struct Job {
     pub(crate) load: Load,
     pub(crate) warm_up: Duration,
     pub(crate) window: Duration,
-    /// Of what happens at random.
+    /// The seed of the random numbers.
     pub(crate) seed: u64,
 }
 
-/// What it saw in the window.
+/// The results of a worker for the window.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Seen {
     /// Permits that were acquired and released.
     pub(crate) completed: u64,
-    /// Permits that were held at a time, on average.
+    /// Permits held at a time, on average.
     pub(crate) in_use: f64,
     /// Permits that were acquired.
     pub(crate) acquired: u64,
-    /// Of each acquisition, in milliseconds; then, of each that is still under way, as long as it has lasted.
+    /// The wait of each acquisition in milliseconds, followed by the waits that have not ended yet.
     pub(crate) waits: Vec<f64>,
 }
 
-/// What has happened since the beginning.
+/// The counts since the start.
 #[derive(Clone)]
 struct Tally {
     completed: u64,
     waits: Vec<f64>,
-    /// When the waits that have no end yet began.
+    /// The starts of the waits that have not ended yet.
     waiting: Vec<Instant>,
     in_use: u32,
-    /// Time that permits were held, added up, until `now`.
+    /// The total time that permits were held until `now`.
     held: Duration,
     now: Instant,
 }
@@ -80,16 +80,16 @@ enum Limiter {
     Polling(Polling),
 }
 
-/// SplitMix64: the same numbers on every side.
+/// SplitMix64: the same numbers for each implementation.
 struct Random(u64);
 
 pub(crate) async fn main(args: &[String]) {
     let (url, job) = Job::parse(args).expect("arguments of `Job::args`");
     let limiter = Limiter::connect(job.side, &url, job.limit).await;
     let tally = Arc::new(Mutex::new(Tally::new()));
-    say(READY);
+    report(READY);
     let told = tokio::task::spawn_blocking(|| std::io::stdin().read_line(&mut String::new()));
-    told.await.expect("no panic").expect("a word to begin");
+    told.await.expect("no panic").expect("a line to begin");
 
     let work = tokio::spawn(work(job, limiter, Arc::clone(&tally)));
     tokio::time::sleep(job.warm_up).await;
@@ -97,12 +97,14 @@ pub(crate) async fn main(args: &[String]) {
     tokio::time::sleep(job.window).await;
     let after = Tally::with(&tally, |tally| tally.at_now().clone());
     work.abort();
-    say(&after.since(&before).line());
+    report(&after.since(&before).line());
 }
 
-fn say(line: &str) {
+fn report(line: &str) {
     println!("{line}");
-    std::io::stdout().flush().expect("somebody listens");
+    std::io::stdout()
+        .flush()
+        .expect("the parent reads the output");
 }
 
 async fn work(job: Job, limiter: Limiter, tally: Arc<Mutex<Tally>>) {
@@ -137,7 +139,7 @@ async fn work(job: Job, limiter: Limiter, tally: Arc<Mutex<Tally>>) {
 // === impl Job ===
 
 impl Job {
-    /// The arguments of a worker that does it.
+    /// Returns the arguments of the worker for this job.
     pub(crate) fn args(self, url: &str) -> Vec<String> {
         let (kind, amount, hold) = match self.load {
             Load::Closed { tasks, hold } => ("closed", tasks as f64, hold),
@@ -158,7 +160,7 @@ impl Job {
         ]
     }
 
-    /// The URL, and the job.
+    /// Parses the URL and the job.
     fn parse(args: &[String]) -> Option<(String, Self)> {
         let [url, side, limit, kind, amount, hold, warm_up, window, seed] = args else {
             return None;
@@ -202,7 +204,7 @@ fn millis(text: &str) -> Option<Duration> {
 // === impl Seen ===
 
 impl Seen {
-    /// What a worker says at its end.
+    /// Formats the line that a worker reports at its end.
     fn line(&self) -> String {
         let waits = self.waits.iter().map(|wait| format!(" {wait:.3}"));
         let waits: String = waits.collect();
@@ -268,11 +270,11 @@ impl Tally {
         self.completed += 1;
     }
 
-    /// What has happened between the two.
+    /// Returns the results between two tallies.
     fn since(&self, before: &Self) -> Seen {
         let held = self.held - before.held;
         let ended = &self.waits[before.waits.len()..];
-        // Who waits still has waited for as long already: those who starve count too.
+        // Waits that have not ended count with their length so far, so that starved waiters count too.
         let waiting = self.waiting.iter().map(|start| millis_since(*start));
         Seen {
             acquired: ended.len() as u64,
@@ -290,7 +292,7 @@ impl Limiter {
         const NAME: &str = "fleet";
         match side {
             Side::Ours => {
-                let permits = ours::coordinator(url, Linger::On);
+                let permits = coordinators::coordinator(url, Linger::On);
                 permits.check().await.expect("a server");
                 let semaphore = permits.semaphore(NAME, limit).expect("a limit");
                 Self::Ours(semaphore.max_waiting(usize::MAX))
@@ -340,7 +342,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// 1 on average.
+    /// Returns an exponentially distributed number with the mean 1.
     fn exponential(&mut self) -> f64 {
         let uniform = ((self.next() >> 11) as f64 + 0.5) / (1_u64 << 53) as f64;
         -uniform.ln()

@@ -1,4 +1,4 @@
-//! What a permit costs within one process: ours beside tokio's semaphore, tokio's mutex and `tower::limit`.
+//! The cost of a permit within one process, compared with tokio's semaphore, tokio's mutex and `tower::limit`.
 //!
 //! ```text
 //! cargo bench -p tower-permit-benches --bench overhead
@@ -19,13 +19,13 @@ fn semaphores(c: &mut Criterion) {
     let mut group = c.benchmark_group("semaphore, acquire and release");
     group.bench_function("tokio", |b| {
         let semaphore = Arc::new(tokio::sync::Semaphore::new(LIMIT as usize));
-        // Owned, as ours is.
+        // Owned, as the permits of this crate are.
         b.to_async(&runtime)
             .iter(|| async { drop(black_box(Arc::clone(&semaphore).acquire_owned().await)) });
     });
     group.bench_function("tower-permit, memory", |b| {
         let permits = Coordinator::new(Memory::new());
-        let semaphore = permits.semaphore("bench", LIMIT).expect("a fine limit");
+        let semaphore = permits.semaphore("bench", LIMIT).expect("a valid limit");
         b.to_async(&runtime)
             .iter(|| async { drop(black_box(semaphore.acquire().await)) });
     });
@@ -42,7 +42,7 @@ fn mutexes(c: &mut Criterion) {
     });
     group.bench_function("tower-permit, memory", |b| {
         let permits = Coordinator::new(Memory::new());
-        let mutex = permits.mutex("bench").expect("a fine name");
+        let mutex = permits.mutex("bench").expect("a valid name");
         b.to_async(&runtime)
             .iter(|| async { drop(black_box(mutex.lock().await)) });
     });
@@ -63,14 +63,14 @@ fn layers(c: &mut Criterion) {
     });
     group.bench_function("tower-permit, memory", |b| {
         let permits = Coordinator::new(Memory::new());
-        let semaphore = permits.semaphore("bench", LIMIT).expect("a fine limit");
+        let semaphore = permits.semaphore("bench", LIMIT).expect("a valid limit");
         let layer = DistributedConcurrencyLimitLayer::new(semaphore).release_at_response();
         request(b, &runtime, layer.layer(inner));
     });
     group.finish();
 }
 
-/// One request after the other through a clone each, as a server does it.
+/// Sends one request after another, each through a clone of the service, as a server does.
 fn request<S>(b: &mut criterion::Bencher<'_>, runtime: &tokio::runtime::Runtime, service: S)
 where
     S: Service<u64, Response = u64> + Clone,

@@ -1,9 +1,9 @@
-//! What a flood of keys does to another name of the same coordinator, and the memory that it takes.
+//! The effect of a flood of keys on another name of the same coordinator, and the memory it uses.
 
 use super::{About, Results, Target};
+use crate::coordinators;
 use crate::heap;
 use crate::measure::{Plan, Threads, median, micros_since};
-use crate::ours;
 use crate::server::RedisServer;
 use std::collections::BTreeMap;
 use std::future::pending;
@@ -17,13 +17,13 @@ const KEYS: usize = 16_000;
 const LIMIT: u32 = 64;
 /// How long each key is held.
 const HOLD: Duration = Duration::from_millis(10);
-/// Between two requests of the neighbour.
+/// The pause between two requests for the other name.
 const PAUSE: Duration = Duration::from_millis(2);
-/// What a refused request counts as: the time after which the coordinator takes the backend for unreachable.
+/// The wait that a refused request counts as: the time after which an outage is detected.
 const REFUSED_MICROS: f64 = 1e6;
-/// For the first requests of all tasks.
+/// Time for the first requests of all tasks.
 const WARM_UP: Duration = Duration::from_secs(2);
-/// Long enough for an outage to be noticed.
+/// Long enough for an outage to be detected.
 const WINDOW: Duration = Duration::from_secs(4);
 const CLOSE: Duration = Duration::from_secs(10);
 
@@ -31,13 +31,13 @@ const P50: About = About {
     name: "flood_neighbour_p50",
     target: Target::AtMost(3.0),
     unit: "µs, median",
-    what: "on 2 workers, `acquire().await` of a name, no linger, while 16,000 tasks of the same coordinator lock fresh keys and hold each for 10 ms; beside the same without these tasks",
+    what: "on 2 workers, `acquire().await` of a name, no linger, while 16,000 tasks of the same coordinator lock fresh keys and hold each for 10 ms; compared with the same without these tasks",
 };
 const P50_APART: About = About {
     name: "flood_neighbour_vs_apart",
     target: Target::None,
     unit: "µs, median",
-    what: "the same work; beside the same name of another coordinator in this process at the same time",
+    what: "the same work; compared with the same name of another coordinator in this process at the same time",
 };
 const REFUSED: About = About {
     name: "flood_neighbour_refused",
@@ -49,7 +49,7 @@ const MEMORY: About = About {
     name: "flood_memory_per_key",
     target: Target::AtMost(4.0),
     unit: "KiB : keys",
-    what: "the same work: growth of the live heap for each key in flight, less that for as many tasks that wait for nothing",
+    what: "the same work: growth of the live heap for each key in flight, less that of as many sleeping tasks",
 };
 
 /// Keys whose lock is awaited, held or being released.
@@ -58,19 +58,19 @@ static IN_FLIGHT: AtomicUsize = AtomicUsize::new(0);
 /// Counts a key while it lives.
 struct InFlight;
 
-/// What one round gives.
+/// The results of one round.
 struct Round {
     idle: Seen,
     flood: Seen,
-    /// Through another coordinator during the flood.
+    /// Requests through another coordinator during the flood.
     apart: Seen,
     /// Growth of the heap by the flood, without its tasks.
     bytes: f64,
-    /// Keys that were in flight at a time.
+    /// Keys in flight at a time.
     in_flight: f64,
 }
 
-/// What the requests for one name give.
+/// The results of the requests for one name.
 #[derive(Default)]
 struct Seen {
     micros: Vec<f64>,
@@ -78,7 +78,7 @@ struct Seen {
     bytes: Vec<f64>,
     /// Keys of the flood at each request.
     in_flight: Vec<f64>,
-    /// By kind of error.
+    /// Refusals by kind of error.
     refused: BTreeMap<&'static str, usize>,
 }
 
@@ -114,7 +114,7 @@ pub(crate) async fn run(results: &mut Results) {
 
 async fn round(plan: Plan) -> Round {
     let (threads, server) = (Threads::Two, RedisServer::start());
-    let [permits, apart] = [(); 2].map(|()| ours::impatient(&server.url()));
+    let [permits, apart] = [(); 2].map(|()| coordinators::impatient(&server.url()));
     let [name, name_apart] =
         [&permits, &apart].map(|permits| permits.semaphore("neighbour", LIMIT).expect("a limit"));
     let requests = |name: &Semaphore, time| threads.run(requests(name.clone(), time));
@@ -132,7 +132,7 @@ async fn round(plan: Plan) -> Round {
     sleep(WARM_UP).await;
     let at_once = tokio::join!(requests(&name, WINDOW), requests(&name_apart, WINDOW));
     flood.shutdown().await;
-    // Leaves the next round alone. A coordinator that does not end in time has missed a target already.
+    // Nothing may run on during the next round. A coordinator that does not shut down in time has missed a target already.
     let close = async move { (permits.shutdown(CLOSE).await, apart.shutdown(CLOSE).await) };
     let _ = timeout(3 * CLOSE, threads.run(close)).await;
     Round {
@@ -144,7 +144,7 @@ async fn round(plan: Plan) -> Round {
     }
 }
 
-/// Heap of as many tasks that wait for nothing.
+/// Measures the heap of as many tasks that only sleep.
 async fn parked_bytes(threads: Threads) -> f64 {
     let before = heap::live_bytes();
     let mut parked: JoinSet<()> = JoinSet::new();
@@ -157,7 +157,7 @@ async fn parked_bytes(threads: Threads) -> f64 {
     bytes
 }
 
-/// One key after the other, without end. A refusal is no failure here: the neighbour is what is measured.
+/// Locks one key after another in an endless loop. Ignores refusals: only the other name is measured.
 async fn lock_fresh_keys(permits: Coordinator, n: usize) {
     for key in (n..).step_by(KEYS) {
         let in_flight = InFlight::new();
@@ -175,7 +175,7 @@ async fn lock_fresh_keys(permits: Coordinator, n: usize) {
     }
 }
 
-/// One request after the other, with a pause in between.
+/// Sends one request after another, with a pause in between.
 async fn requests(name: Semaphore, time: Duration) -> Seen {
     let (begin, mut seen) = (Instant::now(), Seen::default());
     while begin.elapsed() < time {

@@ -1,9 +1,10 @@
-//! Keyed mutexes beside a plain `SET NX PX` and compare-and-delete: pairs a second, and the CPU time of a pair on both sides of the wire.
+//! Keyed mutexes compared with a plain `SET NX PX` and compare-and-delete: pairs a second, and the CPU time of a pair in the
+//! client and in the server.
 
 use super::{About, Results, Target};
+use crate::coordinators::{self, Linger};
 use crate::measure::{Count, Done, Plan, Threads, in_turn, median, server_cpu_micros, tasks_on};
-use crate::ours::{self, Linger};
-use crate::peers::plain::SetNx;
+use crate::peers::plain_redis::SetNx;
 use crate::server::RedisServer;
 use std::cell::Cell;
 use std::future::Future;
@@ -12,23 +13,23 @@ use tokio::time::sleep;
 use tower_permit::Coordinator;
 
 const KEYS: usize = 10_000;
-/// Of the figures of CPU time, so that what is left behind for a lease expires soon.
+/// The lease for the figures of CPU time, so that records of released locks expire soon.
 const LEASE: Duration = Duration::from_secs(1);
-/// From the end of the work until all of it should have expired.
+/// How long after the work all keys should have expired.
 const EXPIRY: Duration = Duration::from_millis(1500);
-/// Until it is counted as it is.
+/// How long to wait for it at most.
 const LATEST_EXPIRY: Duration = Duration::from_secs(5);
 
-/// Which keys the tasks lock. Each task has keys of its own, so that no lock is contended.
+/// The keys that the tasks lock. No two tasks share keys, so that no lock is contended.
 #[derive(Clone, Copy)]
 enum Keys {
     /// Every key is used once.
     Fresh,
-    /// The same 10,000 keys again and again.
+    /// The same 10,000 keys repeatedly.
     Same,
 }
 
-/// What both sides do.
+/// The work of both sides.
 #[derive(Clone, Copy)]
 struct Work {
     tasks: usize,
@@ -36,14 +37,14 @@ struct Work {
     threads: Threads,
 }
 
-/// Both sides of a figure at one server.
+/// Both sides of a figure, over one server.
 struct Sides {
     plan: Plan,
     work: Work,
     server: RedisServer,
     permits: Coordinator,
     set_nx: SetNx,
-    /// Each run has keys of its own: the tasks of the last one may have left some locked.
+    /// Numbers the runs. Each run has new keys, because the tasks of the previous one may have left some locked.
     runs: Cell<usize>,
 }
 
@@ -58,7 +59,7 @@ const RATES: [(About, Work); 6] = [
         rate(
             "keyed_fresh_64_vs_setnx",
             Target::AtLeast(0.7),
-            "64 tasks on 2 workers lock and unlock, each key used once, both answered; beside a plain `SET NX` and compare-and-delete",
+            "64 tasks on 2 workers lock and unlock, each key used once, both answered; compared with a plain `SET NX` and compare-and-delete",
         ),
         Work::new(64, Keys::Fresh, Threads::Two),
     ),
@@ -90,7 +91,7 @@ const RATES: [(About, Work); 6] = [
         rate(
             "keyed_10000_vs_setnx",
             Target::AtLeast(1.0),
-            "256 tasks on 2 workers lock and unlock 10,000 keys, none contended, both answered; beside a plain `SET NX` and compare-and-delete",
+            "256 tasks on 2 workers lock and unlock 10,000 keys, none contended, both answered; compared with a plain `SET NX` and compare-and-delete",
         ),
         Work::new(256, Keys::Same, Threads::Two),
     ),
@@ -107,7 +108,7 @@ const CLIENT_CPU: About = About {
     name: "keyed_client_cpu_vs_setnx",
     target: Target::AtMost(1.0),
     unit: "µs a pair",
-    what: "CPU time of this process, 64 tasks on 2 workers, each key used once; beside a plain `SET NX` and compare-and-delete",
+    what: "CPU time of this process, 64 tasks on 2 workers, each key used once; compared with a plain `SET NX` and compare-and-delete",
 };
 const SERVER_CPU: About = About {
     name: "keyed_server_cpu_vs_setnx",
@@ -138,7 +139,7 @@ pub(crate) async fn run(results: &mut Results) {
 
 async fn rates(results: &mut Results, about: About, work: Work) {
     let (plan, server) = (results.plan, RedisServer::start());
-    let permits = ours::coordinator(&server.url(), Linger::On);
+    let permits = coordinators::coordinator(&server.url(), Linger::On);
     let sides = Sides::new(plan, work, server, permits).await;
     let rounds = in_turn(
         plan.rounds,
@@ -155,7 +156,7 @@ async fn cpu(results: &mut Results) {
     sleep(plan.warm_up + plan.window + EXPIRY).await;
     let idle = (server_cpu_micros(&server) - before) / start.elapsed().as_secs_f64();
 
-    let permits = ours::with_lease(&server.url(), LEASE);
+    let permits = coordinators::with_lease(&server.url(), LEASE);
     let work = Work::new(64, Keys::Fresh, Threads::Two);
     let sides = Sides::new(plan, work, server, permits).await;
     let (ours, other) = in_turn(
@@ -174,7 +175,7 @@ async fn cpu(results: &mut Results) {
 // === impl Keys ===
 
 impl Keys {
-    /// Those of one task.
+    /// Returns the keys of one task.
     fn of_task(self, run: usize, task: usize, tasks: usize) -> impl Iterator<Item = String> + Send {
         let end = match self {
             Self::Fresh => usize::MAX,
@@ -220,7 +221,7 @@ impl Sides {
                 for key in keys {
                     let mutex = permits.mutex(key).expect("a name");
                     let guard = mutex.lock().await.expect("a lock");
-                    guard.unlock().await.expect("an answer");
+                    guard.unlock().await.expect("a reply");
                     count.add();
                 }
             }
@@ -260,15 +261,15 @@ impl Sides {
         tasks_on(threads, self.plan, tasks, &self.server, start).await
     }
 
-    /// The client's time is that of the window. The server's is that of everything until the keys have expired, less what an idle
-    /// server uses in a second.
+    /// Measures the CPU time of the client during the window, and of the server until all keys have expired, less that of an idle
+    /// server.
     async fn cpu(&self, idle: f64, side: impl AsyncFnOnce() -> Done) -> Cpu {
         let (keys, start) = (self.stored_keys(), Instant::now());
         let before = server_cpu_micros(&self.server);
         let done = side().await;
         let end = Instant::now();
         sleep(EXPIRY).await;
-        // A task that was stopped may have left a key with a longer life.
+        // A stopped task may have left a key with a longer expiry.
         let few = keys + 2 * self.work.tasks as i64;
         while self.stored_keys() > few && end.elapsed() < LATEST_EXPIRY {
             sleep(EXPIRY / 10).await;
@@ -284,11 +285,11 @@ impl Sides {
         self.server.command(&["DBSIZE"]).int()
     }
 
-    /// Releases everything while the server is still there.
+    /// Releases all permits while the server still runs.
     async fn close(self) {
         let Self { work, permits, .. } = &self;
         let permits = permits.clone();
-        let close = async move { ours::close(&permits).await };
+        let close = async move { coordinators::close(&permits).await };
         work.threads.run(close).await;
     }
 }

@@ -1,9 +1,9 @@
-//! How long one task waits for a permit that is free, beside a PING.
+//! The latency of acquiring a free permit, compared with a PING.
 
 use super::{About, Results, Target};
+use crate::coordinators::{self, Linger};
 use crate::measure::{Plan, Threads, latencies_in_turn, median};
-use crate::ours::{self, Linger};
-use crate::peers::plain;
+use crate::peers::plain_redis;
 use crate::server::RedisServer;
 use redis::aio::MultiplexedConnection;
 use std::future::Future;
@@ -16,7 +16,7 @@ const LIMIT: u32 = 64;
 enum Acquired {
     /// A permit of one semaphore.
     Permit,
-    /// The lock of a key that was never used before.
+    /// The lock of a new key.
     FreshLock,
 }
 
@@ -25,7 +25,7 @@ const FIGURES: [(About, Acquired, Threads); 4] = [
         about(
             "uncontended_p50_vs_ping",
             Target::AtMost(1.5),
-            "one task on 2 workers: `acquire().await`, no linger; beside a `PING` of the `redis` crate in turn",
+            "one task on 2 workers: `acquire().await`, no linger; compared with a `PING` of the `redis` crate in turn",
         ),
         Acquired::Permit,
         Threads::Two,
@@ -43,7 +43,7 @@ const FIGURES: [(About, Acquired, Threads); 4] = [
         about(
             "fresh_lock_p50_vs_ping",
             Target::AtMost(1.5),
-            "one task on 2 workers: `mutex(key)?.lock().await`, each key used once; beside a `PING` of the `redis` crate in turn",
+            "one task on 2 workers: `mutex(key)?.lock().await`, each key used once; compared with a `PING` of the `redis` crate in turn",
         ),
         Acquired::FreshLock,
         Threads::Two,
@@ -78,9 +78,9 @@ pub(crate) async fn run(results: &mut Results) {
 
 async fn figure(results: &mut Results, about: About, acquired: Acquired, threads: Threads) {
     let (plan, server) = (results.plan, RedisServer::start());
-    let permits = ours::coordinator(&server.url(), Linger::Off);
+    let permits = coordinators::coordinator(&server.url(), Linger::Off);
     let url = server.url();
-    let connection = threads.run(async move { plain::connect(&url).await });
+    let connection = threads.run(async move { plain_redis::connect(&url).await });
     let connection = connection.await;
     let (mut ours, mut pings) = (Vec::new(), Vec::new());
     for round in 0..plan.rounds {
@@ -97,7 +97,7 @@ async fn figure(results: &mut Results, about: About, acquired: Acquired, threads
     }
     results.add(about, (ours, pings));
     threads
-        .run(async move { ours::close(&permits).await })
+        .run(async move { coordinators::close(&permits).await })
         .await;
 }
 
@@ -108,7 +108,7 @@ async fn permit(
 ) -> (Vec<f64>, Vec<f64>) {
     let semaphore = permits.semaphore("uncontended", LIMIT).expect("a limit");
     let acquire = || async { semaphore.acquire().await.expect("a permit") };
-    let release = async |permit: Permit| permit.release().await.expect("an answer");
+    let release = async |permit: Permit| permit.release().await.expect("a reply");
     latencies_in_turn(plan, acquire, release, || ping(&connection)).await
 }
 
@@ -128,7 +128,7 @@ async fn fresh_lock(
             mutex.lock().await.expect("a lock")
         }
     };
-    let unlock = async |guard: MutexGuard| guard.unlock().await.expect("an answer");
+    let unlock = async |guard: MutexGuard| guard.unlock().await.expect("a reply");
     latencies_in_turn(plan, lock, unlock, || ping(&connection)).await
 }
 
@@ -136,6 +136,6 @@ fn ping(connection: &MultiplexedConnection) -> impl Future<Output = String> + Se
     let mut connection = connection.clone();
     async move {
         let answer = redis::cmd("PING").query_async(&mut connection).await;
-        answer.expect("an answer")
+        answer.expect("a reply")
     }
 }

@@ -1,23 +1,23 @@
-//! What is measured, and what is to be reached.
+//! The figures and their targets.
 
-pub(crate) mod fleet;
 pub(crate) mod flood;
-pub(crate) mod growth;
+pub(crate) mod four_processes;
 pub(crate) mod keyed;
 pub(crate) mod latency;
-pub(crate) mod single;
+pub(crate) mod one_process;
+pub(crate) mod scaling;
 
 use crate::measure::{Plan, median};
 use std::fmt;
 
-/// One line of the output.
+/// A figure: one line of the output.
 pub(crate) struct Figure {
     pub(crate) about: About,
     pub(crate) ours: f64,
     pub(crate) other: f64,
 }
 
-/// What the ratio should be.
+/// The target for the ratio.
 #[derive(Clone, Copy)]
 pub(crate) enum Target {
     AtLeast(f64),
@@ -26,49 +26,49 @@ pub(crate) enum Target {
     None,
 }
 
-/// What a figure says besides its numbers.
+/// The description of a figure.
 #[derive(Clone, Copy)]
 pub(crate) struct About {
     pub(crate) name: &'static str,
     pub(crate) target: Target,
-    /// What ours and the other's are.
+    /// The unit of both values.
     pub(crate) unit: &'static str,
-    /// What is done, and who the other is.
+    /// The work, and the implementation it is compared with.
     pub(crate) what: &'static str,
 }
 
-/// All waits of one way to wait, in milliseconds.
+/// All waits of one implementation, in milliseconds.
 pub(crate) struct Waits {
     pub(crate) label: &'static str,
     pub(crate) millis: Vec<f64>,
 }
 
-/// What has been measured so far.
+/// The figures measured so far.
 pub(crate) struct Results {
     pub(crate) plan: Plan,
     wanted: Vec<String>,
     pub(crate) figures: Vec<Figure>,
     pub(crate) waits: Vec<Waits>,
-    /// Each with its reason.
+    /// The figures that could not be measured, with the reason.
     pub(crate) not_measured: Vec<String>,
 }
 
 // === impl Figure ===
 
 impl Figure {
-    /// Ours by the other's.
+    /// Returns the value of this crate divided by the other value.
     pub(crate) fn ratio(&self) -> f64 {
         self.ours / self.other
     }
 
-    /// What the ratio should be, and whether it is.
+    /// Returns the target of the ratio and whether it is met.
     pub(crate) fn verdict(&self) -> String {
         let (sign, bound, met) = match self.about.target {
             Target::AtLeast(bound) => (">=", bound, self.ratio() >= bound),
             Target::AtMost(bound) => ("<=", bound, self.ratio() <= bound),
             Target::None => return "-".to_owned(),
         };
-        format!("{sign} {bound} {}", if met { "ok" } else { "missed" })
+        format!("{sign} {bound} {}", if met { "met" } else { "not met" })
     }
 }
 
@@ -99,19 +99,19 @@ impl Results {
         }
     }
 
-    /// Whether a figure is asked for.
+    /// Whether a figure was selected on the command line.
     pub(crate) fn wants(&self, about: About) -> bool {
         let mut wanted = self.wanted.iter();
         self.wanted.is_empty() || wanted.any(|part| about.name.contains(part))
     }
 
-    /// Adds a figure by what each side gave in every round: the medians, and their ratio.
+    /// Adds a figure from the values of each round: the medians, and their ratio.
     pub(crate) fn add(&mut self, about: About, (ours, other): (Vec<f64>, Vec<f64>)) {
         let (ours, other) = (median(ours), median(other));
         self.add_values(about, ours, other);
     }
 
-    /// Adds a figure, if it is wanted.
+    /// Adds a figure, if it was selected.
     pub(crate) fn add_values(&mut self, about: About, ours: f64, other: f64) {
         if !self.wants(about) {
             return;
@@ -122,7 +122,7 @@ impl Results {
     }
 }
 
-/// Three digits, or all before the point.
+/// Formats a number with three digits, or with all digits before the point.
 pub(crate) fn number(value: f64) -> String {
     let digits = match value.abs() {
         100.0.. => 0,

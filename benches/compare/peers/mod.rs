@@ -1,4 +1,4 @@
-//! What ours is measured beside, as far as it is not a crate.
+//! The implementations that this crate is compared with, except those that are crates.
 
-pub(crate) mod foreign;
-pub(crate) mod plain;
+pub(crate) mod other_languages;
+pub(crate) mod plain_redis;

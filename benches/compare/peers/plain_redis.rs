@@ -1,4 +1,4 @@
-//! What everybody writes first, over the `redis` crate with `nodelay`.
+//! The usual first implementations of a semaphore and a mutex, over the `redis` crate with `nodelay`.
 
 use futures_util::StreamExt;
 use redis::aio::MultiplexedConnection;
@@ -8,9 +8,9 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 const LEASE_MILLIS: u64 = 10_000;
-/// How long who polls sleeps.
+/// The polling interval.
 const POLL: Duration = Duration::from_millis(10);
-/// How long who is told waits before he tries all the same, since a message may be lost.
+/// How long a subscriber waits before it retries without a message, since a message may be lost.
 const FALLBACK: Duration = Duration::from_millis(150);
 
 /// The members are the holders, the score is the deadline.
@@ -23,7 +23,7 @@ const ACQUIRE: &str = "
     redis.call('PEXPIRE', KEYS[1], 2 * ARGV[3])
     return 1";
 const RELEASE: &str = "return redis.call('ZREM', KEYS[1], ARGV[1])";
-/// The same, and everybody is told.
+/// The same, and publishes the release to all waiters.
 const RELEASE_AND_TELL: &str = "
     redis.call('ZREM', KEYS[1], ARGV[1])
     return redis.call('PUBLISH', KEYS[1], '')";
@@ -42,11 +42,11 @@ pub(crate) struct PlainSet {
     release: Arc<redis::Script>,
 }
 
-/// A [`PlainSet`] whose waiters try again after a while.
+/// A [`PlainSet`] whose waiters poll.
 #[derive(Clone)]
 pub(crate) struct Polling(PlainSet);
 
-/// A [`PlainSet`] whose waiters, in all processes, try again whenever somebody releases: one subscription a process.
+/// A [`PlainSet`] whose waiters in all processes retry at each release, with one subscription for each process.
 #[derive(Clone)]
 pub(crate) struct Broadcast {
     set: PlainSet,
@@ -69,14 +69,14 @@ pub(crate) fn client(url: &str) -> redis::Client {
 }
 
 pub(crate) async fn connect(url: &str) -> MultiplexedConnection {
-    // However slow the machine is.
+    // Long enough for a slow machine.
     let config = redis::AsyncConnectionConfig::new().set_response_timeout(None);
     let client = client(url);
     let connection = client.get_multiplexed_async_connection_with_config(&config);
     connection.await.expect("a connection")
 }
 
-/// Never used before, in whatever process.
+/// Returns a member that no process has used before.
 fn unique(next: &AtomicU64) -> String {
     let number = next.fetch_add(1, Ordering::Relaxed);
     format!("{}-{number}", std::process::id())
@@ -104,13 +104,13 @@ impl PlainSet {
         let mut call = self.acquire.key(&*self.key);
         let call = call.arg(member).arg(self.limit).arg(LEASE_MILLIS);
         let answer = call.invoke_async(&mut self.connection).await;
-        answer.expect("an answer")
+        answer.expect("a reply")
     }
 
     pub(crate) async fn release(&mut self, member: &str) {
         let mut call = self.release.key(&*self.key);
         let answer = call.arg(member).invoke_async(&mut self.connection).await;
-        let _: i64 = answer.expect("an answer");
+        let _: i64 = answer.expect("a reply");
     }
 }
 
@@ -143,7 +143,7 @@ impl Broadcast {
         let freed = Arc::new(Notify::new());
         let pubsub = client(url).get_async_pubsub().await;
         let mut pubsub = pubsub.expect("a connection");
-        pubsub.subscribe(key).await.expect("an answer");
+        pubsub.subscribe(key).await.expect("a reply");
         let told = Arc::clone(&freed);
         tokio::spawn(async move {
             let mut messages = pubsub.into_on_message();
@@ -157,7 +157,7 @@ impl Broadcast {
     pub(crate) async fn acquire(&mut self) -> String {
         let member = self.set.member();
         loop {
-            // Before the try: what is freed meanwhile is heard.
+            // Before the attempt, so that a release in between is received.
             let freed = self.freed.notified();
             if self.set.try_acquire(&member).await {
                 return member;
@@ -182,20 +182,20 @@ impl SetNx {
         }
     }
 
-    /// Nobody else wants it: there is nothing to wait for.
+    /// Locks a key that no other task uses, so it never waits.
     pub(crate) async fn lock(&mut self, key: &str) -> String {
         let id = unique(&self.next);
         let mut set = redis::cmd("SET");
         let set = set.arg(key).arg(&id).arg("NX").arg("PX").arg(LEASE_MILLIS);
         let answer = set.query_async(&mut self.connection).await;
-        let set: bool = answer.expect("an answer");
-        assert!(set, "nobody else wants {key}");
+        let set: bool = answer.expect("a reply");
+        assert!(set, "{key} is not contended");
         id
     }
 
     pub(crate) async fn unlock(&mut self, key: &str, id: &str) {
         let mut call = self.unlock.key(key);
         let answer = call.arg(id).invoke_async(&mut self.connection).await;
-        let _: i64 = answer.expect("an answer");
+        let _: i64 = answer.expect("a reply");
     }
 }

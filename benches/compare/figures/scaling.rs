@@ -1,8 +1,8 @@
-//! What a pair costs when much else is there, beside what it costs when little is.
+//! The cost of a pair with many waiters, permits or names, compared with few.
 
 use super::{About, Results, Target};
+use crate::coordinators::{self, Linger};
 use crate::measure::{self, Count, Done, Plan, in_turn};
-use crate::ours::{self, Linger};
 use crate::server::RedisServer;
 use tokio::task::yield_now;
 use tower_permit::{Permit, Semaphore};
@@ -13,19 +13,19 @@ const WIDE: u32 = 100_000;
 
 const WAITERS: About = about(
     "growth_waiters_10000",
-    "`strict_fifo`, so that every permit goes through the queue, limit 10, and 10,000 tasks of two nodes wait; beside 10 that wait",
+    "`strict_fifo`, so that every permit goes through the queue, limit 10, 10,000 waiters of two nodes; compared with 10 that wait",
 );
 const LIMIT: About = about(
     "growth_limit_100000",
-    "a lone pair, no linger, limit 100,000; beside limit 10",
+    "a lone pair, no linger, limit 100,000; compared with limit 10",
 );
 const HELD: About = about(
     "growth_held_10000",
-    "a lone pair, no linger, 10,000 permits of the name are held; beside 10",
+    "a lone pair, no linger, 10,000 permits of the name are held; compared with 10",
 );
 const KEYS: About = about(
     "growth_keys_10000",
-    "a lone pair, no linger, 10,000 other names are held and renewed; beside 10",
+    "a lone pair, no linger, 10,000 other names are held and renewed; compared with 10",
 );
 
 const fn about(name: &'static str, what: &'static str) -> About {
@@ -73,10 +73,10 @@ pub(crate) async fn run(results: &mut Results) {
     }
 }
 
-/// Two nodes, so that the line stands at the server too.
+/// Uses two nodes, so that tickets are queued at the server too.
 async fn waiters(plan: Plan, waiting: u32) -> f64 {
     let server = RedisServer::start();
-    let nodes = [(); 2].map(|()| ours::strict(&server.url()));
+    let nodes = [(); 2].map(|()| coordinators::strict(&server.url()));
     let semaphores = nodes.each_ref().map(|permits| {
         let semaphore = permits.semaphore("growth", FEW).expect("a limit");
         semaphore.max_waiting(2 * MANY as usize)
@@ -95,23 +95,23 @@ async fn waiters(plan: Plan, waiting: u32) -> f64 {
     let tasks = (FEW + waiting) as usize;
     let done = measure::tasks(plan, tasks, &server, work).await;
     for permits in &nodes {
-        ours::close(permits).await;
+        coordinators::close(permits).await;
     }
     micros(done)
 }
 
 async fn limit(plan: Plan, limit: u32) -> f64 {
     let server = RedisServer::start();
-    let permits = ours::coordinator(&server.url(), Linger::Off);
+    let permits = coordinators::coordinator(&server.url(), Linger::Off);
     let semaphore = permits.semaphore("growth", limit).expect("a limit");
     let pair = lone_pair(plan, &server, &semaphore).await;
-    ours::close(&permits).await;
+    coordinators::close(&permits).await;
     pair
 }
 
 async fn held(plan: Plan, held: u32) -> f64 {
     let server = RedisServer::start();
-    let permits = ours::coordinator(&server.url(), Linger::Off);
+    let permits = coordinators::coordinator(&server.url(), Linger::Off);
     let semaphore = permits.semaphore("growth", WIDE).expect("a limit");
     let mut all: Vec<Permit> = Vec::new();
     for _ in 0..held {
@@ -119,13 +119,13 @@ async fn held(plan: Plan, held: u32) -> f64 {
     }
     let pair = lone_pair(plan, &server, &semaphore).await;
     drop(all);
-    ours::close(&permits).await;
+    coordinators::close(&permits).await;
     pair
 }
 
 async fn keys(plan: Plan, held: u32) -> f64 {
     let server = RedisServer::start();
-    let permits = ours::coordinator(&server.url(), Linger::Off);
+    let permits = coordinators::coordinator(&server.url(), Linger::Off);
     let mut all = Vec::new();
     for n in 0..held {
         let mutex = permits.mutex(format!("key:{n}")).expect("a name");
@@ -134,12 +134,12 @@ async fn keys(plan: Plan, held: u32) -> f64 {
     let semaphore = permits.semaphore("growth", FEW).expect("a limit");
     let pair = lone_pair(plan, &server, &semaphore).await;
     drop(all);
-    ours::close(&permits).await;
+    coordinators::close(&permits).await;
     pair
 }
 
 async fn lone_pair(plan: Plan, server: &RedisServer, semaphore: &Semaphore) -> f64 {
-    let work = |_, count| ours::pairs(semaphore.clone(), count);
+    let work = |_, count| coordinators::pairs(semaphore.clone(), count);
     micros(measure::tasks(plan, 1, server, work).await)
 }
 

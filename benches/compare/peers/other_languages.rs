@@ -1,4 +1,4 @@
-//! Locks of other languages: a small script each, which runs as a process of its own on packages in a temporary folder.
+//! Lock libraries of other languages: a small script for each, run as a separate process with packages in a temporary folder.
 
 use crate::measure::Plan;
 use std::io::ErrorKind;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tokio::process::Command;
 
-/// To install packages, and for a script beyond what it measures.
+/// How long installing packages may take, and a script beyond what it measures.
 const PATIENCE: Duration = Duration::from_secs(60);
 const NODE: &str = include_str!("hot_name.js");
 const PYTHON: &str = include_str!("hot_name.py");
@@ -20,15 +20,15 @@ pub(crate) enum Library {
 }
 
 /// A script that is ready to run.
-pub(crate) struct Foreign {
+pub(crate) struct Script {
     library: Library,
     folder: TempDir,
 }
 
-// === impl Foreign ===
+// === impl Script ===
 
-impl Foreign {
-    /// Downloads what the script needs. The error says what is missing.
+impl Script {
+    /// Downloads the packages of the script. The error names what is missing.
     pub(crate) async fn install(library: Library) -> Result<Self, String> {
         let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
         let (script, text) = match library {
@@ -56,7 +56,7 @@ impl Foreign {
         Ok(foreign)
     }
 
-    /// Pairs a second of so many tasks on one name.
+    /// Measures pairs a second of this many tasks on one name.
     pub(crate) async fn rate(&self, url: &str, tasks: usize, plan: Plan) -> Result<f64, String> {
         let (program, script) = match self.library {
             Library::RedisSemaphore => ("node", &["hot_name.js", "redis-semaphore"][..]),
@@ -77,7 +77,7 @@ impl Foreign {
         rate.map_err(|_| format!("{program} said {said:?}"))
     }
 
-    /// What the program says.
+    /// Returns the standard output of the program.
     async fn run(&self, program: &str, args: &[&str], within: Duration) -> Result<String, String> {
         let output = Command::new(program)
             .args(args)
@@ -97,6 +97,6 @@ impl Foreign {
         }
         let error = String::from_utf8_lossy(&output.stderr);
         let line = error.lines().rfind(|line| !line.trim().is_empty());
-        Err(format!("{program} failed: {}", line.unwrap_or("no word")))
+        Err(format!("{program} failed: {}", line.unwrap_or("no output")))
     }
 }

@@ -1,27 +1,27 @@
-//! Ours, with its settings in one place.
+//! The coordinators that are measured, with their settings.
 
 use crate::measure::Count;
 use std::time::Duration;
 use tower_permit::{Coordinator, CoordinatorBuilder, Redis, Semaphore};
 
-/// However slow the machine is, no request is refused.
+/// Long enough that no request is refused on a slow machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Whether a permit that was freed may stay for the next caller here. Where trips to the server are what is measured it may not.
+/// Whether a released permit may linger for the next local caller. Not where round trips to the server are measured.
 #[derive(Clone, Copy)]
 pub(crate) enum Linger {
     On,
     Off,
 }
 
-/// Everything else is as a user finds it.
+/// All other settings are the defaults.
 pub(crate) fn coordinator(url: &str, linger: Linger) -> Coordinator {
     let builder = builder(url);
     let builder = match linger {
         Linger::On => builder,
         Linger::Off => builder.linger(Duration::ZERO),
     };
-    builder.build().expect("fine settings")
+    builder.build().expect("valid settings")
 }
 
 /// Every permit goes through the queue.
@@ -29,18 +29,18 @@ pub(crate) fn strict(url: &str) -> Coordinator {
     builder(url)
         .strict_fifo(true)
         .build()
-        .expect("fine settings")
+        .expect("valid settings")
 }
 
-/// What is left behind expires within this time.
+/// Records of released permits expire within this lease.
 pub(crate) fn with_lease(url: &str, lease: Duration) -> Coordinator {
-    builder(url).lease(lease).build().expect("fine settings")
+    builder(url).lease(lease).build().expect("valid settings")
 }
 
-/// No linger; a request is refused as soon as it is for a user.
+/// Without linger, and with the default time until an outage is detected.
 pub(crate) fn impatient(url: &str) -> Coordinator {
     let builder = Coordinator::builder(redis(url)).linger(Duration::ZERO);
-    builder.build().expect("fine settings")
+    builder.build().expect("valid settings")
 }
 
 fn builder(url: &str) -> CoordinatorBuilder<Redis> {
@@ -52,16 +52,16 @@ fn redis(url: &str) -> Redis {
     redis.expect("a URL")
 }
 
-/// Gives everything back while the server is still there, so that nothing runs on beside the next figure.
+/// Releases all permits while the server still runs, so that no work continues during the next figure.
 pub(crate) async fn close(permits: &Coordinator) {
     permits.shutdown(PATIENCE).await.expect("nothing is held");
 }
 
-/// One pair after the other, without end, both answered.
+/// Acquires and releases in an endless loop, and waits for both replies.
 pub(crate) async fn pairs(semaphore: Semaphore, count: Count) {
     loop {
         let permit = semaphore.acquire().await.expect("a permit");
-        permit.release().await.expect("an answer");
+        permit.release().await.expect("a reply");
         count.add();
     }
 }

@@ -1,10 +1,10 @@
 //! Figures of one process.
 
 use super::{About, Results, Target};
+use crate::coordinators::{self, Linger};
 use crate::measure::{self, Count, Done, Plan, in_turn, median};
-use crate::ours::{self, Linger};
-use crate::peers::foreign::{Foreign, Library};
-use crate::peers::plain::{self, PlainSet};
+use crate::peers::other_languages::{Library, Script};
+use crate::peers::plain_redis::{self, PlainSet};
 use crate::server::RedisServer;
 use bytes::Bytes;
 use http_body_util::Empty;
@@ -18,23 +18,23 @@ use tower::limit::ConcurrencyLimitLayer;
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_permit::{Coordinator, DistributedConcurrencyLimitLayer, Memory};
 
-/// As many as wait for one hot name.
+/// The tasks that compete for one name.
 const TASKS: usize = 256;
 const HOT_LIMIT: u32 = 4;
-/// Where nobody waits.
+/// A limit at which no task waits.
 const WIDE_LIMIT: u32 = 64;
 
 const SEQUENTIAL: About = About {
     name: "sequential_vs_tokio",
     target: Target::AtLeast(0.5),
     unit: "pairs/s",
-    what: "one task acquires and drops in turn; beside tokio's `acquire_owned` in process",
+    what: "one task acquires and drops in turn; compared with tokio's `acquire_owned` in process",
 };
 const HOT_TOKIO: About = About {
     name: "hot_name_vs_tokio",
     target: Target::AtLeast(0.3),
     unit: "pairs/s",
-    what: "256 tasks, limit 4, held over one yield; beside tokio's `acquire_owned` in process",
+    what: "256 tasks, limit 4, held over one yield; compared with tokio's `acquire_owned` in process",
 };
 const COMMANDS: About = About {
     name: "commands_per_pair_256",
@@ -45,29 +45,29 @@ const COMMANDS: About = About {
 const HOT_RSLOCK: About = hot_mutex(
     "hot_name_vs_rslock",
     Target::AtLeast(20.0),
-    "256 tasks, one mutex, held over one yield; beside `rslock`",
+    "256 tasks, one mutex, held over one yield; compared with `rslock`",
 );
 const LAYER: About = About {
     name: "layer_overhead_vs_tower_limit",
     target: Target::AtMost(2.0),
     unit: "ns a request",
-    what: "`ready().await.call(request).await` with an empty HTTP request and response, `Memory`, limit 64, `.release_at_response()`; beside `tower::limit`; both with the service inside",
+    what: "`ready().await.call(request).await` with an empty HTTP request and response, `Memory`, limit 64, `.release_at_response()`; compared with `tower::limit`; both with the service inside",
 };
 const LONE: About = About {
     name: "lone_pair_vs_plain_zset",
     target: Target::AtMost(2.5),
     unit: "µs of the server",
-    what: "one task: a lone acquire and a lone release, no linger; beside a plain sorted set",
+    what: "one task: a lone acquire and a lone release, no linger; compared with a plain sorted set",
 };
 
-/// Each with the library that it is beside.
-const FOREIGN: [(Library, About); 3] = [
+/// Each figure with the library that it is compared with.
+const OTHER_LANGUAGES: [(Library, About); 3] = [
     (
         Library::RedisSemaphore,
         hot_mutex(
             "hot_name_vs_redis_semaphore",
             Target::None,
-            "the same, beside npm's `redis-semaphore` on Node.js",
+            "the same, compared with npm's `redis-semaphore` on Node.js",
         ),
     ),
     (
@@ -75,7 +75,7 @@ const FOREIGN: [(Library, About); 3] = [
         hot_mutex(
             "hot_name_vs_redlock_npm",
             Target::None,
-            "the same, beside npm's `redlock` on Node.js",
+            "the same, compared with npm's `redlock` on Node.js",
         ),
     ),
     (
@@ -83,7 +83,7 @@ const FOREIGN: [(Library, About); 3] = [
         hot_mutex(
             "hot_name_vs_redis_py",
             Target::None,
-            "the same, beside redis-py's asyncio lock",
+            "the same, compared with redis-py's asyncio lock",
         ),
     ),
 ];
@@ -107,9 +107,9 @@ pub(crate) async fn run(results: &mut Results) {
     if results.wants(HOT_RSLOCK) {
         hot_rslock(results).await;
     }
-    for (library, about) in FOREIGN {
+    for (library, about) in OTHER_LANGUAGES {
         if results.wants(about) {
-            hot_foreign(results, library, about).await;
+            hot_other_language(results, library, about).await;
         }
     }
     if results.wants(LAYER) {
@@ -122,7 +122,7 @@ pub(crate) async fn run(results: &mut Results) {
 
 async fn sequential(results: &mut Results) {
     let (plan, server) = (results.plan, RedisServer::start());
-    let permits = ours::coordinator(&server.url(), Linger::On);
+    let permits = coordinators::coordinator(&server.url(), Linger::On);
     let semaphore = permits
         .semaphore("sequential", WIDE_LIMIT)
         .expect("a limit");
@@ -142,12 +142,12 @@ async fn sequential(results: &mut Results) {
         },
     );
     results.add(SEQUENTIAL, rounds.await);
-    ours::close(&permits).await;
+    coordinators::close(&permits).await;
 }
 
 async fn hot_tokio(results: &mut Results) {
     let (plan, server) = (results.plan, RedisServer::start());
-    let permits = ours::coordinator(&server.url(), Linger::On);
+    let permits = coordinators::coordinator(&server.url(), Linger::On);
     let semaphore = permits.semaphore("hot", HOT_LIMIT).expect("a limit");
     let tokio = Arc::new(tokio::sync::Semaphore::new(HOT_LIMIT as usize));
     let (ours, other) = in_turn(
@@ -186,19 +186,19 @@ async fn hot_tokio(results: &mut Results) {
     results.add_values(HOT_TOKIO, rates(&ours), rates(&other));
     let scripts = ours.iter().map(|done| done.scripts / done.seconds);
     results.add_values(COMMANDS, median(scripts), rates(&ours));
-    ours::close(&permits).await;
+    coordinators::close(&permits).await;
 }
 
 async fn hot_rslock(results: &mut Results) {
     let (plan, server) = (results.plan, RedisServer::start());
-    let permits = ours::coordinator(&server.url(), Linger::On);
-    let rslock = rslock::LockManager::from_clients(vec![plain::client(&server.url())]);
+    let permits = coordinators::coordinator(&server.url(), Linger::On);
+    let rslock = rslock::LockManager::from_clients(vec![plain_redis::client(&server.url())]);
     let mut round = 0;
     let rounds = in_turn(
         plan.rounds,
         async || our_hot_mutex(plan, &server, &permits).await,
         async || {
-            // Those who were stopped may have left the last one locked.
+            // Stopped tasks may have left the previous key locked.
             round += 1;
             let work = |_, count: Count| {
                 let (rslock, name) = (rslock.clone(), format!("rslock:{round}"));
@@ -216,14 +216,14 @@ async fn hot_rslock(results: &mut Results) {
         },
     );
     results.add(HOT_RSLOCK, rounds.await);
-    ours::close(&permits).await;
+    coordinators::close(&permits).await;
 }
 
-async fn hot_foreign(results: &mut Results, library: Library, about: About) {
+async fn hot_other_language(results: &mut Results, library: Library, about: About) {
     let (plan, server) = (results.plan, RedisServer::start());
-    let permits = ours::coordinator(&server.url(), Linger::On);
+    let permits = coordinators::coordinator(&server.url(), Linger::On);
     let rounds = async {
-        let foreign = Foreign::install(library).await?;
+        let foreign = Script::install(library).await?;
         let (mut ours, mut other) = (Vec::new(), Vec::new());
         for _ in 0..plan.rounds {
             ours.push(our_hot_mutex(plan, &server, &permits).await);
@@ -233,7 +233,7 @@ async fn hot_foreign(results: &mut Results, library: Library, about: About) {
         Ok::<_, String>((ours, other))
     };
     let rounds = rounds.await;
-    ours::close(&permits).await;
+    coordinators::close(&permits).await;
     match rounds {
         Ok(rounds) => results.add(about, rounds),
         Err(reason) => results
@@ -293,14 +293,14 @@ where
 
 async fn lone(results: &mut Results) {
     let (plan, server) = (results.plan, RedisServer::start());
-    let permits = ours::coordinator(&server.url(), Linger::Off);
+    let permits = coordinators::coordinator(&server.url(), Linger::Off);
     let semaphore = permits.semaphore("lone", WIDE_LIMIT).expect("a limit");
     let plain = PlainSet::connect(&server.url(), "plain", WIDE_LIMIT).await;
     let micros = |done: Done| done.script_micros / done.pairs;
     let rounds = in_turn(
         plan.rounds,
         async || {
-            let work = |_, count| ours::pairs(semaphore.clone(), count);
+            let work = |_, count| coordinators::pairs(semaphore.clone(), count);
             micros(measure::tasks(plan, 1, &server, work).await)
         },
         async || {
@@ -309,7 +309,7 @@ async fn lone(results: &mut Results) {
                 async move {
                     loop {
                         let member = plain.member();
-                        assert!(plain.try_acquire(&member).await, "nobody else is here");
+                        assert!(plain.try_acquire(&member).await, "the set is not contended");
                         plain.release(&member).await;
                         count.add();
                     }
@@ -319,5 +319,5 @@ async fn lone(results: &mut Results) {
         },
     );
     results.add(LONE, rounds.await);
-    ours::close(&permits).await;
+    coordinators::close(&permits).await;
 }

@@ -16,7 +16,7 @@ const BUSY: Load = Load::Closed {
     hold: Duration::from_millis(5),
 };
 const LOADED_LIMIT: u32 = 8;
-/// 0.9 of what the limit allows: 8 / 20 ms.
+/// 0.9 of the rate that the limit allows: 8 / 20 ms.
 const LOADED: Load = Load::Open {
     rate: 360.0 / PROCESSES as f64,
     hold: Duration::from_millis(20),
@@ -26,25 +26,25 @@ const IN_USE: About = About {
     name: "in_use_4_processes",
     target: Target::AtLeast(0.97),
     unit: "permits in use",
-    what: "4 processes, 64 tasks in all, limit 4, holds of 5 ms; beside the limit",
+    what: "4 processes, 64 tasks in total, limit 4, holds of 5 ms; compared with the limit",
 };
 const FAIRNESS: About = About {
     name: "fairness_4_processes",
     target: Target::AtMost(1.1),
     unit: "completions",
-    what: "the same work: of the process that got most, beside the one that got least",
+    what: "the same work: of the process with the most grants, compared with the one with the fewest",
 };
 const P99: About = About {
     name: "p99_wait_vs_broadcast",
     target: Target::AtMost(0.3),
     unit: "ms, p99",
-    what: "the same work; beside a sorted set whose waiters all try again at each release",
+    what: "the same work; compared with a sorted set whose waiters all retry at each release",
 };
 const P99_POLLING: About = About {
     name: "p99_wait_vs_polling",
     target: Target::None,
     unit: "ms, p99",
-    what: "the same work; beside a sorted set whose waiters try again every 10 ms",
+    what: "the same work; compared with a sorted set whose waiters retry every 10 ms",
 };
 const SCRIPTS: About = About {
     name: "scripts_per_acquisition",
@@ -56,17 +56,17 @@ const P99_LOADED: About = About {
     name: "p99_wait_at_load_vs_broadcast",
     target: Target::None,
     unit: "ms, p99",
-    what: "the same work; beside a sorted set whose waiters all try again at each release",
+    what: "the same work; compared with a sorted set whose waiters all retry at each release",
 };
 
-/// What all processes together saw in one round.
+/// The results of all processes in one round.
 struct Round {
     seen: Vec<Seen>,
     window: Duration,
     scripts: f64,
 }
 
-/// A process at work.
+/// A running worker process.
 struct Worker {
     /// Killed when dropped.
     _child: Child,
@@ -95,7 +95,7 @@ async fn busy(results: &mut Results) {
         median(ours.iter().map(Round::in_use)),
         f64::from(BUSY_LIMIT),
     );
-    // Of the round in the middle, not the middle of each.
+    // Both values of the median round, not the median of each.
     let mut fairness: Vec<_> = ours.iter().map(Round::most_and_least).collect();
     fairness.sort_by(|a, b| (a.0 / a.1).total_cmp(&(b.0 / b.1)));
     let (most, least) = fairness[fairness.len() / 2];
@@ -104,7 +104,7 @@ async fn busy(results: &mut Results) {
     for (side, rounds) in sides.iter().zip(&rounds) {
         let (label, about) = match side {
             Side::Ours => ("tower-permit", None),
-            Side::Broadcast => ("sorted set, everybody is told", Some(P99)),
+            Side::Broadcast => ("sorted set, all waiters notified", Some(P99)),
             Side::Polling => ("sorted set, polled every 10 ms", Some(P99_POLLING)),
         };
         if let Some(about) = about {
@@ -130,7 +130,7 @@ async fn loaded(results: &mut Results) {
     }
 }
 
-/// Each side in turn, several times: the rounds of each.
+/// Runs the sides in turn, several times. Returns the rounds of each.
 async fn rounds(plan: Plan, sides: &[Side], limit: u32, load: Load) -> Vec<Vec<Round>> {
     let mut rounds: Vec<Vec<Round>> = sides.iter().map(|_| Vec::new()).collect();
     for number in 0..plan.rounds {
@@ -157,7 +157,7 @@ async fn round(job: Job) -> Round {
         workers.push(Worker::start(Job { seed, ..job }, &server.url()));
     }
     for worker in &mut workers {
-        assert_eq!(worker.hear().await, READY);
+        assert_eq!(worker.receive().await, READY);
     }
     for worker in &mut workers {
         worker.begin().await;
@@ -168,8 +168,8 @@ async fn round(job: Job) -> Round {
     let (after, _) = scripts(&server);
     let mut seen = Vec::new();
     for worker in &mut workers {
-        let line = worker.hear().await;
-        seen.push(Seen::parse(&line).unwrap_or_else(|| panic!("a worker said {line:?}")));
+        let line = worker.receive().await;
+        seen.push(Seen::parse(&line).unwrap_or_else(|| panic!("a worker reported {line:?}")));
     }
     Round {
         seen,
@@ -178,7 +178,7 @@ async fn round(job: Job) -> Round {
     }
 }
 
-/// The middle of the rounds.
+/// Returns the median of the rounds.
 fn p99(rounds: &[Round]) -> f64 {
     let rounds = rounds.iter();
     median(rounds.map(|round| quantile(round.waits().collect(), 0.99)))
@@ -233,11 +233,14 @@ impl Worker {
     }
 
     async fn begin(&mut self) {
-        self.stdin.write_all(b"go\n").await.expect("it listens");
+        self.stdin
+            .write_all(b"go\n")
+            .await
+            .expect("the worker reads its input");
     }
 
-    async fn hear(&mut self) -> String {
+    async fn receive(&mut self) -> String {
         let line = self.stdout.next_line().await.expect("text");
-        line.expect("a worker that does not end before its word")
+        line.expect("a line before the worker ends")
     }
 }
