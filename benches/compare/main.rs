@@ -4,7 +4,7 @@
 //! cargo bench --bench compare                        # starts its own redis-server
 //! cargo bench --bench compare -- --quick             # within five minutes
 //! cargo bench --bench compare -- --quick hot_name    # only figures whose name contains this
-//! cargo bench --bench compare -- --save              # and keep the results: benches/results, README.md
+//! cargo bench --bench compare -- --save              # and keep the results in benches/results
 //! ```
 //!
 //! One line a figure: its name, ours, the other's, their ratio, and the ratio to reach if there is one. What could not be measured

@@ -7,9 +7,6 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const BEGIN: &str = "<!-- compare: begin -->\n";
-const END: &str = "<!-- compare: end -->";
-
 /// Prints the table and writes everything; where it is kept too, if `save`.
 pub(crate) fn write(results: &Results, quick: bool, save: bool) -> io::Result<()> {
     let table = table(results, quick);
@@ -25,10 +22,6 @@ pub(crate) fn write(results: &Results, quick: bool, save: bool) -> io::Result<()
         plot::waits(&folder.join("waits.svg"), &results.waits).map_err(io::Error::other)?;
         plot::hot_name(&folder.join("hot_name.svg"), &results.figures).map_err(io::Error::other)?;
         println!("written: {}", folder.display());
-    }
-    if save {
-        let plot = "![How long an acquisition waits](benches/results/waits.svg)";
-        fill(&project.join("README.md"), &format!("{table}\n{plot}\n"))?;
     }
     Ok(())
 }
@@ -110,18 +103,4 @@ fn machine() -> String {
     ];
     let parts: Vec<_> = parts.into_iter().flatten().collect();
     parts.join(", ")
-}
-
-/// Puts the text between the two marks.
-fn fill(readme: &Path, text: &str) -> io::Result<()> {
-    let page = fs::read_to_string(readme)?;
-    let parts = page.split_once(BEGIN).and_then(|(head, rest)| {
-        let (_, tail) = rest.split_once(END)?;
-        Some((head, tail))
-    });
-    let Some((head, tail)) = parts else {
-        let error = format!("{} has no place for it", readme.display());
-        return Err(io::Error::other(error));
-    };
-    fs::write(readme, format!("{head}{BEGIN}{text}{END}{tail}"))
 }

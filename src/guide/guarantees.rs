@@ -8,15 +8,15 @@
 //!
 //! | fault | `Redis` | with Sentinel | as a cluster | `Redlock` | `Etcd` | `ZooKeeper` |
 //! | --- | --- | --- | --- | --- | --- | --- |
-//! | a process that holds dies | ✓ one lease | ✓ one lease | ✓ one lease | ✓ one lease | ✓ a lease and 1–2 s | ✓ 1¼ leases |
-//! | a process is paused or cut off for longer than its lease | ✓ at its return | ✓ at its return | ✓ at its return | ✓ at its return | ✓ at its return | ✓ at its return |
-//! | one of several servers is lost (the master, the leader) | – | + limit, 2 s | + limit, 2 s | ✓ at once | ✓ an election; a leader that was stopped: + limit | ✓ an election |
-//! | the server, or the majority, pauses or is out of reach | ✓ 2 s | ✓ 2 s | ✓ when it is whole | ✓ 2 s | ✓ an election | ✓ an election |
-//! | it restarts with its data | ✓ 2 s | ✓ 2 s | ✓ when it is whole | ✓ at once | ✓ an election | ✓ an election |
-//! | it restarts without its data, or is flushed | + limit, ⅓ lease | + limit, ⅓ lease | + limit, ⅓ lease | ✓ the longest lease (if all have the same) | + limit, at once † | + limit, a session † |
-//! | its clock steps | ✓ at once | ✓ at once | ✓ at once | ✓ at once; a majority's: + 1 | ✓ at once | ✓ at once |
-//! | answers get lost, calls run late | ✓ at once | ✓ at once | ✓ at once | ✓ at once | ✓ at once | ✓ at once |
-//! | a slot moves | – | – | ✓ at once | – | – | – |
+//! | a process that holds permits crashes | ✓ one lease | ✓ one lease | ✓ one lease | ✓ one lease | ✓ one lease and 1–2 s | ✓ 1¼ leases |
+//! | a process is paused or cut off for longer than its lease | ✓ when it returns | ✓ when it returns | ✓ when it returns | ✓ when it returns | ✓ when it returns | ✓ when it returns |
+//! | one of several servers fails (the master, the leader) | – | + limit, 2 s | + limit, 2 s | ✓ at once | ✓ an election; after a stopped leader resumes: + limit | ✓ an election |
+//! | the server, or the majority, pauses or is unreachable | ✓ 2 s | ✓ 2 s | ✓ when it is complete | ✓ 2 s | ✓ an election | ✓ an election |
+//! | it restarts with its data | ✓ 2 s | ✓ 2 s | ✓ when it is complete | ✓ at once | ✓ an election | ✓ an election |
+//! | it restarts without its data, or is flushed | + limit, ⅓ lease | + limit, ⅓ lease | + limit, ⅓ lease | ✓ the longest lease (if all leases are equal) | + limit, at once † | + limit, one session † |
+//! | its clock steps | ✓ at once | ✓ at once | ✓ at once | ✓ at once; those of a majority: + 1 | ✓ at once | ✓ at once |
+//! | replies are lost, calls are executed late | ✓ at once | ✓ at once | ✓ at once | ✓ at once | ✓ at once | ✓ at once |
+//! | a hash slot migrates | – | – | ✓ at once | – | – | – |
 //!
 //! A process that was paused does not know of it until it looks: what it writes before that, only the
 //! [token](super::leases#tokens) can stop. [`Memory`](crate::Memory) is part of its process, so that none of this befalls it.
