@@ -35,11 +35,11 @@ fn target() -> PathBuf {
 fn table(results: &Results, quick: bool) -> String {
     let mut table = format!(
         "Measured on {}{}. Medians of {} rounds in turn.\n\n\
-         | figure | ours | other | ratio | to reach | what |\n\
+         | figure | tower-permit | alternative | ratio | target | what |\n\
          | --- | --- | --- | --- | --- | --- |\n",
         machine(),
         if quick {
-            ", in a hurry (`--quick`)"
+            " (`--quick`)"
         } else {
             ""
         },
@@ -96,7 +96,7 @@ fn machine() -> String {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let parts = [
         line("/proc/cpuinfo", "model name"),
-        Some(format!("{cores} cores for everything, the server too")),
+        Some(format!("{cores} cores shared by client and server")),
         line("/etc/os-release", "PRETTY_NAME"),
         redis,
         rust,
