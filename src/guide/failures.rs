@@ -29,7 +29,7 @@
 //! | all, if a right was revoked or the password changed | the same; new requests are rejected at once with [`Denied`] |
 //!
 //! Operation is normal within 2 s of the server's return, or once there is a majority and a leader, however long the outage took:
-//! releases are resent until they are acknowledged. A call that is executed late or twice, or whose reply is lost, is harmless:
+//! releases are resent until they are acknowledged. A call that is executed late or twice, or loses its reply, is harmless:
 //! calls are numbered, and a later one wins.
 //!
 //! What a server can forget, and what happens when one of several servers fails, depends on the backend: see the pages of

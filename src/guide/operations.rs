@@ -3,8 +3,8 @@
 //! # The Redis server
 //!
 //! * **Rights**: about two dozen commands on the keys of one prefix, and one channel. [`Redis`] has the line for `ACL SETUSER`.
-//! * **Prefix**: one for each application and environment. Two applications with the same prefix share every queue whose
-//!   name they both use.
+//! * **Prefix**: one for each application and environment. Two applications with the same prefix share the queue of every
+//!   name that both use.
 //! * **Memory**: set `maxmemory-policy noeviction`. With any other policy a full server may evict permits. The crate stores
 //!   little: one to three keys for each name in use, with 100 to 200 bytes for each permit, waiter and process. An idle name
 //!   leaves nothing one lease later; after a crash, an hour later.

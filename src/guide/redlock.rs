@@ -27,8 +27,8 @@
 //!
 //! # What it does not guarantee
 //!
-//! It relies on clocks that run at about the same speed: 1 % and 2 ms are subtracted for drift. A server whose clock is
-//! set forward expires its locks early, and also its time without a vote; if that happens on a majority, two processes can hold
+//! It relies on clocks that run at about the same speed: 1 % and 2 ms are subtracted for drift. If a server's clock is
+//! set forward, its locks expire early, and so does its time without a vote; if that happens on a majority, two processes can hold
 //! the lock. A process that was paused may act although its lease is over, as with every lock that has a lease. Martin Kleppmann
 //! has shown both ("How to do distributed locking", 2016), and that the algorithm as published has no fencing token.
 //! This implementation has: pass [`MutexGuard::token`](crate::MutexGuard::token) to whatever the lock protects, and let it reject
@@ -46,7 +46,7 @@
 //! | they restart with their data | not affected | not affected | at once |
 //! | keys are **evicted** on a majority | lost, at the next renewal | are admitted at once: two holders until then | after a third of a lease |
 //! | a **clock steps** ahead by a lease, on a majority | the same | the same | the same |
-//! | a clock steps back | not affected | the lock of a crashed process lives that much longer on this server. A server whose clock is behind the start of its memory does not vote for one longest lease | by itself |
+//! | a clock steps back | not affected | the lock of a crashed process lives that much longer on this server. A server with a clock behind the start of its memory does not vote for one longest lease | by itself |
 //!
 //! Tokens increase over all of these, as long as one server of every majority keeps its data, or no clock has fallen behind.
 //!

@@ -36,14 +36,14 @@
 //!
 //! # A permit that is held across a freeze is lost
 //!
-//! Leases are not renewed while the process is frozen. A permit whose lease has expired may belong to another node when the
+//! Leases are not renewed while the process is frozen. A permit with an expired lease may belong to another node when the
 //! process resumes: [`Permit::is_valid`] returns `false` at once, and writes under a lock need the
 //! [fencing token](super::leases#tokens). Do not hold a permit from one invocation to the next.
 //!
 //! # The client between invocations
 //!
-//! Keep the coordinator in a `static`, so that its connection is reused. A connection whose peer disappeared during the freeze is
-//! replaced after one unanswered call (0.4 s by default), and the call is repeated.
+//! Keep the coordinator in a `static`, so that its connection is reused. If the peer of a connection disappeared during the freeze, the
+//! connection is replaced after one unanswered call (0.4 s by default), and the call is repeated.
 //!
 //! [`Coordinator::flush`]: crate::Coordinator::flush
 //! [`Permit::release`]: crate::Permit::release

@@ -32,7 +32,7 @@
 //! * **The session is the lease.** A coordinator has one session; its timeout is a quarter more than the lease. The servers bound
 //!   it: with a lease that is longer than their longest session (40 s by default) the check and every call fail with an error that
 //!   names the bound. Raise `maxSessionTimeout`.
-//! * **There is no grace** after everything stalled: a process whose session has expired has lost its permits.
+//! * **There is no grace** after everything stalled: a process without a session has lost its permits.
 //! * **A try** enters the queue for a moment. Another try in that moment may be refused although a permit would have been free.
 //! * **A limit that is raised** while its process waits is seen by the waiters behind it within half a lease, not at once.
 //! * **`inspect`** shows the whole lease as the remaining lease of another process's ticket: only the servers know how much of it
