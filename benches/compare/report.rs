@@ -38,11 +38,7 @@ fn table(results: &Results, quick: bool) -> String {
          | figure | tower-permit | alternative | ratio | target | what |\n\
          | --- | --- | --- | --- | --- | --- |\n",
         machine(),
-        if quick {
-            " (`--quick`)"
-        } else {
-            ""
-        },
+        if quick { " (`--quick`)" } else { "" },
         results.plan.rounds,
     );
     for figure in &results.figures {
