@@ -1,63 +1,63 @@
-//! A limit, a limit for each key, a mutex, or a constraint in the database; and which backend.
+//! Choosing between a limit, a limit per key, a mutex and a database constraint; and choosing a backend.
 //!
-//! # What to take
+//! # Which primitive
 //!
-//! | you want | take |
+//! | you need | use |
 //! | --- | --- |
-//! | something that bears so many requests at a time: a model, a partner, a report that eats memory | a limit: [`DistributedConcurrencyLimitLayer`], or [`Semaphore`] without tower |
-//! | the same for each tenant, customer, host | a limit for each key: [`KeyedConcurrencyLimitLayer`] |
-//! | one at a time for each product, account, document | a mutex for each key: [`KeyedMutexLayer`], or [`Mutex`] without tower |
-//! | one at a time over several things, such as both accounts of a transfer | [`Coordinator::lock_all`], or a key of several names ([`Key::all`](crate::Key::all)) |
-//! | one process of the fleet that does a job | a [`Mutex`] that is kept for as long as the process lives; [`MutexGuard::lost`] says when the job is over |
-//! | data that is never wrong | a constraint, a transaction or an atomic statement in your database |
-//! | so many requests a second | a rate limiter: permits count what is under way, not what was |
+//! | at most N requests in progress: a model, a partner's API, a report that needs much memory | a limit: [`DistributedConcurrencyLimitLayer`], or [`Semaphore`] without tower |
+//! | the same for each tenant, customer or host | a limit per key: [`KeyedConcurrencyLimitLayer`] |
+//! | one at a time for each product, account or document | a mutex per key: [`KeyedMutexLayer`], or [`Mutex`] without tower |
+//! | one at a time over several things, such as both accounts of a transfer | [`Coordinator::lock_all`], or a key with several names ([`Key::all`](crate::Key::all)) |
+//! | one process of the fleet that does a job (leader election) | a [`Mutex`] that is held for as long as the process lives; [`MutexGuard::lost`] resolves when the job has to stop |
+//! | data that is never wrong | a constraint, a transaction or an atomic statement in the database |
+//! | at most N requests per second | a rate limiter: permits count requests in progress, not requests that have started |
 //!
-//! A limit holds its permit until the response's body has ended, so that a stream counts while it streams. The keyed
-//! layers let go when the response is there, so that a slow reader does not keep the key; both by choice
+//! A limit holds its permit until the response body has ended, so a stream counts while it is sent. The keyed layers release the
+//! key when the response is ready, so that a slow reader does not keep the key. Both can be changed
 //! ([`release_at_response`], [`hold_until_body_end`]).
 //!
-//! A mutex is a limit of 1 with a fencing [token](crate::MutexGuard::token). A mutex and a semaphore of the same name
-//! have nothing to do with each other.
+//! A mutex is a limit of 1 with a fencing [token](crate::MutexGuard::token). A mutex and a semaphore of the same name are
+//! independent of each other.
 //!
 //! # The database first
 //!
-//! A permit is kept over a network, under a lease. It orders work; it does not guard data ([`leases`](super::leases)
-//! says why no such lock can). Where a mistake must not happen, let the place where the data is say no:
+//! A permit is held over a network, under a lease. It orders work; it does not guard data ([`leases`](super::leases) explains
+//! why no such lock can). Where a mistake is not acceptable, let the database reject it:
 //!
 //! ```sql
 //! UPDATE product SET stock = stock - 1 WHERE id = ? AND stock > 0
 //! ```
 //!
-//! Often that is all that is needed, and then you need no lock. A mutex adds what the statement cannot give:
+//! This is often sufficient, and then no lock is needed. A mutex adds what the statement cannot provide:
 //!
-//! * **order**: who came first is served first, over all processes;
-//! * **less contention**: fifty buyers stand in a line instead of colliding in the database and trying again;
+//! * **order**: requests are served in order of arrival, over all processes;
+//! * **less contention**: fifty buyers wait in a queue instead of colliding in the database and retrying;
 //! * **work outside the database** between the read and the write: a price from a partner, a payment, a file.
 //!
-//! The example `shop` has both, a lock by product and a write that refuses an old token.
+//! The example `shop` has both: a lock per product, and a write that rejects an outdated token.
 //!
 //! # Which backend
 //!
-//! | | counts over | take it |
+//! | | counts over | use it |
 //! | --- | --- | --- |
-//! | [`Memory`] | one process | for tests, for a service that runs once, and to start with. It has nothing to fail, and forgets with its process only |
-//! | [`Redis`] | every process that uses the same server and prefix | as a rule. As safe as that server's memory: [its page](super::redis) says what a flush or a failover does |
-//! | [`Redlock`] | the same, by a majority of three or five servers | for mutexes that must be to be had while a server is down. No limit above 1, no order: [its page](super::redlock) |
-//! | [`Etcd`] | every process that uses the same cluster and prefix | where no failover should let one more in, and an etcd is at hand: [its page](super::etcd) |
-//! | [`ZooKeeper`] | every process that uses the same ensemble and prefix | the same, with a ZooKeeper: [its page](super::zookeeper) |
+//! | [`Memory`] | one process | for tests, for a service with a single instance, and to get started. Nothing can fail, and its state ends with the process |
+//! | [`Redis`] | all processes that use the same server and prefix | by default. It is as safe as the memory of that server: [its page](super::redis) describes a flush and a failover |
+//! | [`Redlock`] | the same, by a majority of three or five servers | for mutexes that must stay available while a server is down. No limit above 1 and no order: [its page](super::redlock) |
+//! | [`Etcd`] | all processes that use the same cluster and prefix | where a failover must not admit an additional holder, and an etcd is available: [its page](super::etcd) |
+//! | [`ZooKeeper`] | all processes that use the same ensemble and prefix | likewise, with a ZooKeeper: [its page](super::zookeeper) |
 //!
-//! All keep the same rules and pass the same tests as far as they promise them, so that what works over one works over
-//! the other. [`guarantees`](super::guarantees) compares them fault by fault, and [`Coordinator::capabilities`] says what a
-//! backend can do. [`Coordinator::connect`] picks one by URL.
+//! All backends follow the same rules and pass the same tests as far as their capabilities go, so a service that works with one
+//! works with another. [`guarantees`](super::guarantees) compares them fault by fault, and [`Coordinator::capabilities`] returns
+//! what a backend supports. [`Coordinator::connect`] selects one by URL.
 //!
-//! If a service runs in one process and needs no keys, no streams that count until they end and no waits with an end,
-//! then `tower::limit` is enough.
+//! `tower::limit` is sufficient if a service runs in one process and needs neither keys, nor streams that count until they end,
+//! nor bounded waits.
 //!
 //! # Names
 //!
-//! A name is any string or bytes up to 64 KiB. All who use it on the same backend share it, so choose it by what is
-//! protected (`llm:gpt-5`, `export`), not by who asks. Names differ in case, and none is special. The name of a keyed
-//! layer and its key are joined so that `buy` + `1` is never the same as another layer's, nor as a plain name.
+//! A name is any string or bytes up to 64 KiB. All users of a name on the same backend share it, so choose it by what is
+//! protected (`llm:gpt-5`, `export`), not by the caller. Names are case-sensitive, and none is special. The name of a keyed layer
+//! and its keys are joined so that `buy` + `1` never equals a key of another layer or a plain name.
 //!
 //! [`DistributedConcurrencyLimitLayer`]: crate::DistributedConcurrencyLimitLayer
 //! [`KeyedConcurrencyLimitLayer`]: crate::KeyedConcurrencyLimitLayer
@@ -69,7 +69,7 @@
 //! [`MutexGuard::lost`]: crate::MutexGuard::lost
 //! [`Coordinator::lock_all`]: crate::Coordinator::lock_all
 //! [`Coordinator::connect`]: crate::Coordinator::connect
-//! [`Coordinator::capabilities`]: crate::Coordinator::promises
+//! [`Coordinator::capabilities`]: crate::Coordinator::capabilities
 //! [`Memory`]: crate::Memory
 //! [`Redis`]: crate::Redis
 //! [`Redlock`]: crate::Redlock

@@ -1,54 +1,54 @@
-//! Redis: what it promises, what it can lose when, and when to choose it; with Sentinel, as a cluster, over TLS.
+//! Redis: what it guarantees, what it can lose, and when to choose it; with Sentinel, as a cluster, over TLS.
 //!
 //! # When to choose it
 //!
-//! Whenever one holder too many for a few seconds can be borne, as with most limits. It is the fastest by far, names and
-//! waiters by the thousand cost little, and most have one. One server (6.2 or later, or Valkey) is enough. Where it cannot
-//! be borne, take [etcd](super::etcd) or [ZooKeeper](super::zookeeper).
+//! By default, where one holder too many for a few seconds is acceptable, as with most limits. It is by far the fastest, it
+//! handles thousands of names and waiters cheaply, and most fleets have one. A single server (6.2 or later, or Valkey) is
+//! sufficient. Where an additional holder is not acceptable, use [etcd](super::etcd) or [ZooKeeper](super::zookeeper).
 //!
-//! # What it promises
+//! # What it guarantees
 //!
-//! First in, first out over all processes. Only the server's clock counts, and neither a stall nor a step of it takes a
-//! permit from a process that is alive. Tokens rise over restarts and flushes too, as long as the server's clock has not
+//! Permits are granted first in, first out over all processes. Only the server's clock counts, and neither a stall nor a step of
+//! that clock evicts a permit of a live process. Tokens increase over restarts and flushes too, unless the server's clock has
 //! fallen behind meanwhile.
 //!
-//! **It can forget.** After a flush, an eviction, or a restart or failover that loses data, those who held are not counted
-//! any more, and at most `limit` newcomers come in beside them. Those who held hear of it within a third of a lease. A
-//! request that [goes on](crate::layers::OnLost::Continue) all the same is one too many until it ends. For a mutex: two
-//! holders until the older one hears of it and stops; the newer one has the higher token. Replicas do not change this,
-//! since Redis answers before they have heard.
+//! **It can lose its state.** After a flush, an eviction, or a restart or failover that loses data, the earlier holders are no
+//! longer counted, and at most `limit` new requests are admitted beside them. The earlier holders learn of it within a third of a
+//! lease. A request that [continues](crate::layers::OnLost::Continue) nevertheless is one too many until it ends. A mutex has two
+//! holders until the earlier one learns of it and stops; the later one has the higher token. Replicas do not change this, since
+//! Redis replies before they have received the write.
 //!
 //! # What happens when
 //!
-//! | what happens | who holds | who waits | newcomers | normal again |
+//! | event | holders | waiters | new requests | normal again |
 //! | --- | --- | --- | --- | --- |
-//! | an [outage](super::failures#an-outage); a restart that keeps the data | in doubt, and valid again; a mutex is lost one lease after its last confirmation | waits on | refused after 1 s, or let pass | within 2 s of its return |
-//! | a **restart** that loses its memory | lost, at the next renewal after its return | is back in line when the connection is; the order may be another | as in an outage | within 2 s for newcomers and waiters, a third of a lease for those who held |
-//! | a **flush** (`FLUSHALL`) | lost, at the next renewal: within a third of a lease | is back in line within a third of a lease; the order may be another | come in at once | a third of a lease |
-//! | a **failover** to a replica | as in an outage; what the replica had not heard of yet is lost as in a flush | as in an outage | as in an outage | within 2 s of the new master's answer at the same address; with `Redis::sentinel` and `Redis::cluster`, of its promotion |
-//! | an **eviction** of our keys, since `maxmemory-policy` allows it | as in a flush, for that name | as in a flush | come in at once | a third of a lease |
-//! | memory is full, with `noeviction` | renewed and given back as ever | get their turn as ever | come in as ever | – |
+//! | an [outage](super::failures#an-outage); a restart that keeps the data | are in doubt, and valid again; a mutex is lost one lease after its last confirmation | keep waiting | are rejected after 1 s, or admitted without a permit | within 2 s of its return |
+//! | a **restart** that loses its memory | lose their permits at the next renewal after its return | are enqueued again when the connection is back; the order may change | as in an outage | within 2 s for new requests and waiters, a third of a lease for holders |
+//! | a **flush** (`FLUSHALL`) | lose their permits at the next renewal: within a third of a lease | are enqueued again within a third of a lease; the order may change | are admitted at once | after a third of a lease |
+//! | a **failover** to a replica | as in an outage; what the replica had not received is lost as in a flush | as in an outage | as in an outage | within 2 s of the new master's answer at the same address; with `Redis::sentinel` and `Redis::cluster`, of its promotion |
+//! | an **eviction** of keys, if `maxmemory-policy` allows it | as in a flush, for that name | as in a flush | are admitted at once | after a third of a lease |
+//! | memory is full, with `noeviction` | are renewed and released as usual | are granted as usual | are admitted as usual | – |
 //! | writes are refused (disk full, too few replicas, loading) | as in an outage | as in an outage | as in an outage | within 2 s |
-//! | its **clock steps**, forward or back, or it stalls for less than a lease | nobody alive loses anything | keeps the place | – | at once; what a dead process held may stay half a lease longer |
-//! | scripts are flushed | nothing | nothing | nothing | at once |
-//! | pushes get lost, or are not allowed | nothing | asks by itself: when a lease could have run out, within half a lease, or ten times a second where pushes are refused | nothing | – |
-//! | somebody deletes our keys by hand | as in a flush. But one of the keys of a name, `…:meta`, gone twice within one lease, while the others stay, is not protected against | | | |
+//! | its **clock steps**, forward or back, or it stalls for less than a lease | no live process loses anything | keep their position | – | at once; the permits of a crashed process may be held for half a lease longer |
+//! | scripts are flushed | not affected | not affected | not affected | at once |
+//! | pushes are lost, or not permitted | not affected | poll: when a lease could have expired, within half a lease, or ten times a second where pushes are refused | not affected | – |
+//! | keys are deleted by hand | as in a flush. There is no protection against one case: the key `…:meta` of a name deleted twice within one lease while its other keys stay | | | |
 //!
-//! An outage of more than an hour is a restart that loses its memory: by then the server has let our keys expire.
+//! An outage of more than an hour is a restart that loses its memory: the keys have expired by then.
 //!
 //! # With Sentinel
 //!
 //! By [`Redis::sentinel`](crate::Redis::sentinel) (feature `redis-sentinel`). A failover is followed: whenever the connection
-//! is lost, does not answer, or leads to a server that is read-only, all sentinels are asked anew, and what most of them
-//! name is used if it says itself that it is a master. Calls work again within 2 s of a promotion.
+//! is lost, does not answer, or leads to a read-only server, all sentinels are queried again. The server that most of them
+//! report is used if it confirms that it is a master. Calls work again within 2 s of a promotion.
 //!
-//! Replication is asynchronous, so a failover can lose the last grants. Those who hold go on, and the new master may grant
-//! the same again: at most `limit` more, for about a lease. Tokens still rise, since they follow the clock: as long as that
-//! of the new master is not behind by more than the failover took.
+//! Replication is asynchronous, so a failover can lose the last grants. Their holders continue, and the new master may grant
+//! the same permits again: at most `limit` more, for about a lease. Tokens still increase, since they follow the clock, unless
+//! the clock of the new master is behind by more than the duration of the failover.
 //!
-//! A master that was only cut off or paused, and comes back before it knows of its replacement, answers those who still
-//! talk to it: each side keeps the limit, both together do not. Let it refuse to write alone, at the price that it also
-//! refuses when its only replica is down:
+//! A master that was only cut off or paused, and resumes before it learns of its replacement, answers the processes that are
+//! still connected to it. Each side keeps the limit, both together do not. Configure the master to refuse writes when it is
+//! alone; it then also refuses them when its only replica is down:
 //!
 //! ```text
 //! min-replicas-to-write 1
@@ -57,21 +57,21 @@
 //!
 //! # As a cluster
 //!
-//! By [`Redis::cluster`](crate::Redis::cluster) (feature `redis-cluster`). The same promises, name by name: all keys of a name
-//! are in one slot, and names are spread over the nodes. Slots that moved and masters that were replaced are followed within
-//! each call's time; what the cluster refused is sent again, what it may have carried out is not.
+//! By [`Redis::cluster`](crate::Redis::cluster) (feature `redis-cluster`). The guarantees are the same, name by name: all keys of
+//! a name are in one slot, and names are spread over the nodes. Migrated slots and replaced masters are followed within the
+//! timeout of each call. A call that the cluster refused is sent again; a call that it may have executed is not.
 //!
-//! A failover can lose the last grants, as behind sentinels: at most `limit` more, for about a lease, of the names of that
-//! master. Nobody is asked in vain for longer than the cluster takes to promote a replica (`cluster-node-timeout`, and about
-//! a second). A master that is cut off from the majority stops answering after `cluster-node-timeout`; the two settings above
-//! let it stop sooner.
+//! A failover can lose the last grants, as with Sentinel: at most `limit` more, for about a lease, for the names of that
+//! master. Calls fail for no longer than the cluster takes to promote a replica (`cluster-node-timeout`, and about
+//! a second). A master that is cut off from the majority stops answering after `cluster-node-timeout`; with the two settings above
+//! it stops sooner.
 //!
-//! While a slot is on its way to another node, neither node answers for a name that has not all of its three keys
-//! (`TRYAGAIN`): that is each name for which nobody waits. Who comes waits, and a permit is lost if the slot is on its way
-//! for longer than its lease. Move slots one after another; where the cluster can move them at one stroke (atomic slot
-//! migration), there is no such time.
+//! While a slot migrates to another node, neither node answers for a name that does not have all three of its keys
+//! (`TRYAGAIN`): this is every name without queued tickets. New requests wait, and a permit is lost if the migration of its slot
+//! takes longer than its lease. Migrate slots one after another. A cluster that can migrate them atomically has no such gap.
 //!
 //! # Over TLS
 //!
-//! By a `rediss://` URL (feature `redis-tls`), in each of these ways; a private authority and a client certificate by
-//! [`authority`](crate::Redis::authority) and [`client_certificate`](crate::Redis::client_certificate). It changes no promise.
+//! By a `rediss://` URL (feature `redis-tls`), in each of these ways. A private certificate authority is set by
+//! [`ca_certificate`](crate::Redis::ca_certificate), a client certificate by
+//! [`client_certificate`](crate::Redis::client_certificate). The guarantees are the same.

@@ -1,12 +1,12 @@
-//! Platforms that freeze a process after its response.
+//! Serverless platforms, which freeze a process after its response.
 //!
 //! AWS Lambda, Cloud Run with CPU during requests only, and similar platforms stop a process between two requests: no
-//! timer fires, and nothing is sent. Two things follow for permits.
+//! timer fires, and nothing is sent. This has two consequences for permits.
 //!
 //! # A release has to be acknowledged before the response
 //!
-//! Dropping a permit releases it in the background. If the process is frozen first, the permit stays taken until its
-//! lease runs out. [`Coordinator::flush`] resolves when the backend has acknowledged every release so far:
+//! Dropping a permit releases it in the background. If the process is frozen first, the permit stays in use until its
+//! lease expires. [`Coordinator::flush`] resolves when the backend has acknowledged every release so far:
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
@@ -18,7 +18,7 @@
 //!     let permit = permits.semaphore("partner", 20)?.acquire().await?;
 //!     let answer = "…".to_owned(); // the call to the partner
 //!     drop(permit);
-//!     permits.flush().await; // nothing is held or lingers when the response is returned
+//!     permits.flush().await; // no permit is held or lingers when the response is returned
 //!     Ok(answer)
 //! }
 //! # handle(&permits).await?;
@@ -27,23 +27,23 @@
 //! ```
 //!
 //! [`Permit::release`] and [`MutexGuard::unlock`] wait for the acknowledgement of a single permit. A limit layer holds its
-//! permit to the end of the response body, which such a platform sends after the function has returned: there, acquire in
+//! permit to the end of the response body, which such a platform sends after the function has returned. There, acquire in
 //! the handler instead, or set [`release_at_response`] and flush outside the layer.
 //!
 //! A permit may also [linger](crate::CoordinatorBuilder::linger) for up to 10 ms after its release. `flush` ends that;
-//! [`linger(Duration::ZERO)`](crate::CoordinatorBuilder::linger) turns it off, which costs a round trip for each
+//! [`linger(Duration::ZERO)`](crate::CoordinatorBuilder::linger) disables it, which costs a round trip for each
 //! acquisition.
 //!
 //! # A permit that is held across a freeze is lost
 //!
-//! Leases are not renewed while the process is frozen. A permit that is held for longer than its lease by then belongs to
-//! another node when the process goes on: [`Permit::is_valid`] is `false` at once, and what is written under a lock needs
-//! the [fencing token](super::leases#tokens). Hold no permit from one invocation to the next.
+//! Leases are not renewed while the process is frozen. A permit with an expired lease may belong to another node when the
+//! process resumes: [`Permit::is_valid`] returns `false` at once, and writes under a lock need the
+//! [fencing token](super::leases#tokens). Do not hold a permit from one invocation to the next.
 //!
 //! # The client between invocations
 //!
-//! Keep the coordinator in a `static`: its connection is reused. A connection whose peer has vanished during the freeze is
-//! replaced after one unanswered call (0.4 s by default), and the call is made again.
+//! Keep the coordinator in a `static`, so that its connection is reused. If the peer of a connection disappeared during the freeze, the
+//! connection is replaced after one unanswered call (0.4 s by default), and the call is repeated.
 //!
 //! [`Coordinator::flush`]: crate::Coordinator::flush
 //! [`Permit::release`]: crate::Permit::release

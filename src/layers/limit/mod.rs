@@ -104,7 +104,7 @@
 //!   never is: it would shed everything. Use `reject_when_full` instead.
 //! * **Buffer** outside is sound; it takes permits one by one.
 //!
-//! More in the [guide](crate::guide::order).
+//! More in the [guide](crate::guide::layer_order).
 //!
 //! # Differences from `tower::limit`
 //!
