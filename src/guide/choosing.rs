@@ -48,7 +48,7 @@
 //!
 //! All keep the same rules and pass the same tests as far as they promise them, so that what works over one works over
 //! the other. [`guarantees`](super::guarantees) compares them fault by fault, and [`Coordinator::capabilities`] says what a
-//! backend can do. [`Coordinator::connect`] picks one by URL.
+//! backend can do. [`Coordinator::from_url`] picks one by URL.
 //!
 //! If a service runs in one process and needs no keys, no streams that count until they end and no waits with an end,
 //! then `tower::limit` is enough.
@@ -68,7 +68,7 @@
 //! [`Mutex`]: crate::Mutex
 //! [`MutexGuard::lost`]: crate::MutexGuard::lost
 //! [`Coordinator::lock_all`]: crate::Coordinator::lock_all
-//! [`Coordinator::connect`]: crate::Coordinator::connect
+//! [`Coordinator::from_url`]: crate::Coordinator::from_url
 //! [`Coordinator::capabilities`]: crate::Coordinator::promises
 //! [`Memory`]: crate::Memory
 //! [`Redis`]: crate::Redis

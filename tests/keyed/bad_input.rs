@@ -45,7 +45,7 @@ async fn an_extractor_that_panics() {
     assert_eq!(error.kind(), ErrorKind::ExtractorPanicked);
     assert_eq!(
         error.to_string(),
-        "the key extractor of the layer \"buy\" panicked"
+        "the key extractor of the layer \"buy\" panicked: return `None` for a request without a key"
     );
     assert_eq!((status, &*code), (500, "13"));
 }
@@ -82,7 +82,7 @@ async fn a_key_of_a_megabyte() {
     assert_eq!(error.kind(), ErrorKind::InvalidKey);
     assert_eq!(
         error.to_string(),
-        "not a key: a name of 1048579 bytes is too long: 65536 is the most"
+        "invalid key: a name of 1048579 bytes is too long: use at most 65536"
     );
     assert_eq!((status, &*code), (400, "3"));
 }
@@ -110,7 +110,7 @@ async fn too_many_names() {
     assert_eq!(error.kind(), ErrorKind::InvalidKey);
     assert_eq!(
         error.to_string(),
-        "a key of more than 64 names cannot be taken"
+        "the key has more than 64 names: use at most 64"
     );
     assert_eq!((status, &*code), (400, "3"));
 
@@ -155,7 +155,7 @@ async fn no_key() {
         assert_eq!(error.kind(), ErrorKind::MissingKey);
         assert_eq!(
             error.to_string(),
-            "the request has no key for the layer \"buy\""
+            "the request has no key for the layer \"buy\", which requires one"
         );
         assert_eq!((status, &*code), (400, "3"));
     }

@@ -35,7 +35,7 @@ impl Noted {
         Strict::new(move |request: Request<()>| {
             let held = request.extensions().get::<HeldKeys>().cloned();
             let held = held.unwrap_or_default();
-            let tickets = held.iter().map(|held| held.keep().unwrap().ticket());
+            let tickets = held.iter().map(|held| held.upgrade().unwrap().ticket());
             *noted.permits.lock().unwrap() = tickets.collect::<HashSet<_>>().len();
             *noted.held.lock().unwrap() = held;
             ready(Ok(Response::new(())))
@@ -75,7 +75,7 @@ async fn each_layer_adds_its_own() {
     assert!(held.get("buy", 8).unwrap().token().is_some());
     assert!(held.get("buy", 9).is_none() && held.get("sell", 7).is_none());
     // It holds nothing itself.
-    assert!(held.iter().all(|held| held.keep().is_none()));
+    assert!(held.iter().all(|held| held.upgrade().is_none()));
 
     service.oneshot(buy("7")).await.unwrap();
     assert!(noted.held().token("buy").unwrap() > token);
@@ -88,7 +88,7 @@ async fn background_work_keeps_the_key() {
     let keep = kept.clone();
     let service = mutex(&permits).layer(Strict::new(move |request: Request<()>| {
         let held = request.extensions().get::<HeldKeys>().unwrap();
-        *keep.lock().unwrap() = held.get("buy", "7").unwrap().keep();
+        *keep.lock().unwrap() = held.get("buy", "7").unwrap().upgrade();
         ready(Ok(Response::new(())))
     }));
     service.oneshot(buy("7")).await.unwrap();

@@ -8,7 +8,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tower_permit::layers::keyed::PathSegment;
+use tower_permit::layers::keyed::{OnMissingKey, PathSegment};
 use tower_permit::{Coordinator, HeldKeys, KeyedMutexLayer, Memory};
 
 pub(crate) fn permits() -> Coordinator {
@@ -95,4 +95,55 @@ pub(crate) async fn all_free(permits: &Coordinator, products: &[&str]) -> bool {
         }
     }
     true
+}
+
+/// The key of the mutex example: the product as the handler parses it.
+fn product(request: &Request<axum::body::Body>) -> Option<u64> {
+    request.uri().path().split('/').nth(2)?.parse().ok()
+}
+
+#[tokio::test(start_paused = true)]
+async fn spellings_of_one_product_exclude_each_other() {
+    use axum::Router;
+    use axum::body::Body;
+    use axum::extract::Path;
+    use axum::routing::post;
+    use tower::ServiceExt;
+
+    let inside = Witness::default();
+    let witness = inside.clone();
+    let handler = move |Path(product): Path<u64>| {
+        let witness = witness.clone();
+        async move {
+            let _inside = witness.enter();
+            tokio::time::sleep(millis(10)).await;
+            product.to_string()
+        }
+    };
+    let lock = KeyedMutexLayer::new(&permits(), "buy", product)
+        .expect("a layer")
+        .on_missing_key(OnMissingKey::Reject)
+        .reject_with_response();
+    let app = Router::new()
+        .route("/products/{id}/buy", post(handler))
+        .route_layer(lock);
+    let buy = |product: &str| {
+        let request = Request::post(format!("/products/{product}/buy"));
+        tokio::spawn(app.clone().oneshot(request.body(Body::empty()).unwrap()))
+    };
+    for response in ["7", "07", "+7", "007"].map(buy) {
+        let response = response.await.unwrap().unwrap();
+        assert_eq!(response.status(), 200);
+        let body = axum::body::to_bytes(response.into_body(), 10).await;
+        assert_eq!(body.unwrap(), "7");
+    }
+    assert_eq!(inside.peak(), 1);
+    // axum decodes `%37` to `7`. The extractor does not, so the request is rejected instead of bypassing the lock.
+    for product in ["%37", "x", "-7"] {
+        assert_eq!(
+            buy(product).await.unwrap().unwrap().status(),
+            400,
+            "{product}"
+        );
+    }
 }

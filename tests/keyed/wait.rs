@@ -21,7 +21,7 @@ async fn a_wait_has_an_end() {
     assert_eq!(kind(&error), ErrorKind::WaitTimeout);
     assert_eq!(
         error.to_string(),
-        "the wait for buy+7 ended before it was free"
+        "no permit for buy+7 became free within 3s: retry later, or raise wait_timeout"
     );
     let waited = start.elapsed();
     assert!(waited >= secs(3) && waited < millis(3100), "{waited:?}");
@@ -44,7 +44,7 @@ async fn one_end_for_all_names_together() {
     let error = service.oneshot(buy("7")).await.unwrap_err();
     assert_eq!(
         error.to_string(),
-        "the wait for buy+2 ended before it was free"
+        "no permit for buy+2 became free within 3s: retry later, or raise wait_timeout"
     );
     let waited = start.elapsed();
     assert!(waited >= secs(3) && waited < millis(3100), "{waited:?}");
@@ -163,7 +163,7 @@ async fn a_grant_that_is_lost_before_anybody_polls_is_not_gone_in_on() {
     let permits = permits();
     let holds = Strict::new(|request: Request<()>| {
         let held = request.extensions().get::<HeldKeys>().unwrap();
-        let kept = held.get("buy", 7).unwrap().keep();
+        let kept = held.get("buy", 7).unwrap().upgrade();
         std::future::ready(kept.map(|_| Response::new(())).ok_or(Boom("lost")))
     });
     for choice in [OnLost::Continue, OnLost::End] {

@@ -265,11 +265,11 @@ async fn a_handle_keeps_the_permit_beyond_the_response() {
     drop(service.ready().await.unwrap().call(Request::new(())).await);
     let handle = handles.recv().await.unwrap().expect("a handle");
     assert!(is_free(&semaphore).await);
-    assert!(handle.keep().is_none());
+    assert!(handle.upgrade().is_none());
 
     let response = service.ready().await.unwrap().call(Request::new(()));
     // In a background task, say, or an upgraded connection.
-    let guard = handles.recv().await.unwrap().unwrap().keep().unwrap();
+    let guard = handles.recv().await.unwrap().unwrap().upgrade().unwrap();
     drop(response.await);
     assert!(!is_free(&semaphore).await);
     drop(guard);
@@ -283,7 +283,7 @@ async fn a_call_that_acquires_inside_marks_its_request_too() {
         .reject_with_response()
         .layer(Strict::new(|request: Request<()>| {
             let handle = request.extensions().get::<PermitHandle>().cloned();
-            let held = handle.and_then(|handle| handle.keep()).is_some();
+            let held = handle.and_then(|handle| handle.upgrade()).is_some();
             async move { Ok(Response::new(Full::new(Bytes::from(held.to_string())))) }
         }));
     let response = service.call(Request::new(())).await.unwrap();
@@ -300,7 +300,7 @@ async fn a_permit_can_be_exposed_where_refusals_are_errors() {
         .layer(service_fn(move |request: Request<()>| {
             let handle = request.extensions().get::<PermitHandle>().cloned();
             sender
-                .send(handle.and_then(|handle| handle.keep()))
+                .send(handle.and_then(|handle| handle.upgrade()))
                 .unwrap();
             async { Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new())) }
         }));

@@ -233,7 +233,7 @@ async fn http_is_told_429_and_when_to_come_back() {
         assert_eq!(error.kind(), kind);
         let length = response.body().size_hint().exact();
         let text = text(response.into_body()).await;
-        assert_eq!(text, "too many requests at the same time, try again later");
+        assert_eq!(text, "too many concurrent requests, retry later");
         assert_eq!(length, Some(text.len() as u64));
     }
 }
@@ -254,7 +254,7 @@ async fn http_is_told_503_when_it_is_not_the_clients_doing() {
     assert_eq!(error.kind(), ErrorKind::HeldTooLong);
     assert_eq!(
         text(response.into_body()).await,
-        "temporarily unavailable, try again later"
+        "temporarily unavailable, retry later"
     );
 }
 
@@ -273,9 +273,7 @@ async fn grpc_is_told_in_trailers_only() {
         headers.insert("grpc-status", "8".parse().unwrap());
         headers.insert(
             "grpc-message",
-            "too many requests at the same time, try again later"
-                .parse()
-                .unwrap(),
+            "too many concurrent requests, retry later".parse().unwrap(),
         );
         assert_eq!(response.headers(), &headers);
         assert!(response.body().is_end_stream());

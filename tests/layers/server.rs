@@ -80,7 +80,7 @@ async fn a_full_server_says_429() {
     assert_eq!(response.status(), 429);
     assert_eq!(response.headers()["retry-after"], "7");
     let text = response.text().await.unwrap();
-    assert_eq!(text, "too many requests at the same time, try again later");
+    assert_eq!(text, "too many concurrent requests, retry later");
     drop(held);
     let response = client().get(format!("http://{address}/")).send().await;
     assert_eq!(response.unwrap().text().await.unwrap(), "hello");
@@ -143,7 +143,7 @@ async fn background_work_keeps_the_permit() {
         let guard = request
             .extensions()
             .get::<PermitHandle>()
-            .and_then(PermitHandle::keep);
+            .and_then(PermitHandle::upgrade);
         let accepted = guard.is_some();
         let mut finished = finished.clone();
         tokio::spawn(async move {

@@ -227,14 +227,14 @@ async fn a_second_guard_keeps_the_permit() {
     let (permits, semaphore) = alone(1);
     let permit = semaphore.acquire().await.unwrap();
     let handle = permit.handle();
-    let guard = handle.keep().expect("held");
+    let guard = handle.upgrade().expect("held");
     drop(permit);
     settle().await;
     assert_eq!(seen(&permits).await, (1, 0));
     drop(guard);
     settle().await;
     assert_eq!(seen(&permits).await, (0, 0));
-    assert!(handle.keep().is_none(), "nothing to keep any more");
+    assert!(handle.upgrade().is_none(), "nothing to keep any more");
 }
 
 #[tokio::test(start_paused = true)]
@@ -244,7 +244,10 @@ async fn a_permit_in_doubt_can_still_be_kept() {
     // Nothing runs for two leases: as if the process had been stopped.
     tokio::time::advance(20 * SECOND).await;
     assert!(!permit.is_valid(), "in doubt");
-    let guard = permit.handle().keep().expect("neither given back nor lost");
+    let guard = permit
+        .handle()
+        .upgrade()
+        .expect("neither given back nor lost");
     drop(permit);
     settle().await;
     assert!(guard.is_valid(), "confirmed again");
