@@ -31,7 +31,7 @@ fn quickstart_runs_over_redis() {
 }
 
 #[test]
-fn quickstart_takes_the_old_variable() {
+fn quickstart_accepts_redis_url() {
     let server = RedisServer::start();
     let mut quickstart = quickstart();
     quickstart.env("REDIS_URL", server.url());

@@ -1,20 +1,20 @@
 //! The layers, over the in-process backend.
 
-mod body;
-mod compose;
-mod contract;
-mod late;
-mod lost;
+mod axum_server;
+mod composition;
+mod lost_permit;
 #[path = "../support/modes.rs"]
 #[allow(dead_code, unreachable_pub)]
 mod modes;
-mod random;
-mod refuse;
-mod reserve;
-mod server;
+mod random_steps;
+mod rejection;
+mod reservation;
+mod reservation_expiry;
+mod response_body;
 mod support;
+mod tower_contract;
 #[path = "../support/witness.rs"]
 mod witness;
 
 #[cfg(feature = "reqwest")]
-mod client;
+mod reqwest_client;

@@ -36,7 +36,7 @@ async fn settle() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_at_a_time_in_order_of_arrival_with_rising_tokens() {
+async fn one_holder_at_a_time_in_order_with_increasing_tokens() {
     let memory = Memory::new();
     let processes = [(), ()].map(|()| {
         let builder = Coordinator::builder(memory.clone()).strict_fifo(true);
@@ -68,7 +68,7 @@ async fn one_at_a_time_in_order_of_arrival_with_rising_tokens() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_mutex_and_a_semaphore_of_one_name_are_two() {
+async fn a_mutex_and_a_semaphore_with_one_name_are_independent() {
     let permits = alone();
     let _permit = permits.semaphore("x", 1).unwrap().acquire().await.unwrap();
     let _guard = permits.mutex("x").unwrap().try_lock().await.unwrap();
@@ -77,7 +77,7 @@ async fn a_mutex_and_a_semaphore_of_one_name_are_two() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn held_for_ten_leases_it_is_still_held() {
+async fn a_lock_is_held_for_ten_leases() {
     let permits = alone();
     let mutex = permits.mutex("x").unwrap();
     let guard = mutex.lock().await.unwrap();
@@ -91,7 +91,7 @@ async fn held_for_ten_leases_it_is_still_held() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pause_longer_than_the_lease_loses_it_for_good_and_the_next_token_is_higher() {
+async fn a_pause_longer_than_the_lease_loses_the_lock_and_the_next_token_is_higher() {
     let permits = alone();
     let mutex = permits.mutex("x").unwrap();
     let guard = mutex.lock().await.unwrap();
@@ -110,7 +110,7 @@ async fn a_pause_longer_than_the_lease_loses_it_for_good_and_the_next_token_is_h
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_unlock_past_the_deadline_says_so_even_if_nobody_has_looked() {
+async fn an_unlock_past_the_deadline_returns_false() {
     let permits = alone();
     let mutex = permits.mutex("x").unwrap();
     let guard = mutex.lock().await.unwrap();
@@ -121,7 +121,7 @@ async fn an_unlock_past_the_deadline_says_so_even_if_nobody_has_looked() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lock_that_is_lost_before_its_caller_hears_of_it_is_not_handed_out() {
+async fn a_lock_lost_before_its_caller_runs_is_acquired_again() {
     let permits = alone();
     let mutex = permits.mutex("x").unwrap();
     let mut lock = Box::pin(mutex.lock());
@@ -135,7 +135,7 @@ async fn a_lock_that_is_lost_before_its_caller_hears_of_it_is_not_handed_out() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_shutdown_takes_a_lock_back_and_says_so() {
+async fn a_shutdown_revokes_a_lock_and_reports_it() {
     let permits = alone();
     let guard = permits.mutex("x").unwrap().lock().await.unwrap();
     permits.shutdown(SECOND).await.unwrap_err();
@@ -163,7 +163,7 @@ async fn an_evicted_guard_is_lost() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_last_guard_out_unlocks() {
+async fn dropping_the_last_guard_unlocks() {
     let permits = alone();
     let mutex = permits.mutex("x").unwrap();
     let outer = mutex.lock().await.unwrap();
@@ -192,7 +192,7 @@ async fn two_tasks_of_one_process_are_two_holders() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_nested_lock_by_mistake_ends_with_its_timeout_and_names_the_cause() {
+async fn a_nested_lock_times_out_and_names_the_cause() {
     let permits = alone();
     let mutex = permits.mutex("x").unwrap();
     let _guard = mutex.lock().await.unwrap();
@@ -204,7 +204,7 @@ async fn a_nested_lock_by_mistake_ends_with_its_timeout_and_names_the_cause() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn locks_at_random_moments_leave_nothing_behind() {
+async fn locks_cancelled_at_random_leave_no_state() {
     let permits = alone();
     let witness = Witness::default();
     let tasks: Vec<_> = (0..2_000u64)
@@ -245,7 +245,7 @@ async fn locks_at_random_moments_leave_nothing_behind() {
 // --- several at once ---
 
 #[tokio::test(start_paused = true)]
-async fn several_at_once_never_wait_for_each_other_for_ever() {
+async fn lock_all_does_not_deadlock() {
     let permits = alone();
     let (a, b) = (Witness::default(), Witness::default());
     let orders: [&[&str]; 4] = [&["a", "b"], &["b", "a"], &["a", "a", "b"], &["b"]];
@@ -272,7 +272,7 @@ async fn several_at_once_never_wait_for_each_other_for_ever() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn all_or_none() {
+async fn lock_all_locks_all_or_none() {
     let permits = alone();
     let b = permits.mutex("b").unwrap();
     let held = b.lock().await.unwrap();
@@ -296,7 +296,7 @@ async fn all_or_none() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_set_that_loses_one_does_not_wait_for_the_rest() {
+async fn lock_all_fails_when_a_lock_is_lost_during_the_wait() {
     let permits = alone();
     let last = permits.mutex("c").unwrap();
     let held = last.lock().await.unwrap();
@@ -318,7 +318,7 @@ async fn a_set_that_loses_one_does_not_wait_for_the_rest() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_set_that_is_dropped_on_the_way_gives_all_of_it_back() {
+async fn a_dropped_lock_all_releases_everything() {
     let permits = alone();
     let held = permits.mutex("c").unwrap().lock().await.unwrap();
     for polls in 0..20 {
@@ -340,7 +340,7 @@ async fn a_set_that_is_dropped_on_the_way_gives_all_of_it_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_set_is_lost_when_one_of_it_is() {
+async fn guards_are_lost_when_one_of_them_is_lost() {
     let permits = alone();
     let all = permits.lock_all(["a", "b"]).await.unwrap();
     let b = permits.mutex("b").unwrap();
@@ -354,7 +354,7 @@ async fn a_set_is_lost_when_one_of_it_is() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn bad_sets_are_refused() {
+async fn invalid_sets_of_names_are_errors() {
     let permits = alone();
     let none: [&str; 0] = [];
     for result in [
@@ -373,7 +373,7 @@ async fn bad_sets_are_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_name_excludes_itself_only() {
+async fn each_name_excludes_only_itself() {
     let permits = alone();
     let long = "x".repeat(10_000);
     let names: &[&[u8]] = &[

@@ -44,7 +44,7 @@ async fn dropping_an_acquisition_at_any_await_point_leaks_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn dropping_a_release_at_any_await_point_gives_back() {
+async fn dropping_a_release_at_any_await_point_still_releases() {
     let (permits, semaphore) = alone(1);
     for polls in 0..4 {
         for _ in 0..1_000 {
@@ -57,7 +57,7 @@ async fn dropping_a_release_at_any_await_point_gives_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiters_that_vanish_at_random_do_not_hold_up_the_others() {
+async fn waiters_cancelled_at_random_do_not_delay_others() {
     let (permits, semaphore) = alone(2);
     let witness = Witness::default();
     let tasks: Vec<_> = (0..400u64)
@@ -86,7 +86,7 @@ async fn waiters_that_vanish_at_random_do_not_hold_up_the_others() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_permit_dropped_by_a_panic_goes_back() {
+async fn a_permit_dropped_by_a_panic_is_released() {
     let (permits, semaphore) = alone(1);
     let task = tokio::spawn(async move {
         let _permit = semaphore.acquire().await.unwrap();

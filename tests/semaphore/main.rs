@@ -10,8 +10,8 @@ mod modes;
 mod witness;
 
 mod cancellation;
+mod logging;
 mod runtimes;
-mod said;
 mod semaphore;
 
 use tower_permit::{Coordinator, Memory, Semaphore};

@@ -38,7 +38,7 @@ fn a_permit_may_be_dropped_outside_a_runtime() {
 }
 
 #[test]
-fn without_a_runtime_there_is_an_error_and_no_panic() {
+fn an_acquire_without_a_runtime_is_an_error_and_no_panic() {
     let (_permits, semaphore) = alone(1);
     let waker = std::task::Waker::noop();
     let mut acquire = std::pin::pin!(semaphore.acquire());
@@ -111,7 +111,7 @@ impl Wake for Inquisitive {
 }
 
 #[test]
-fn whoever_is_woken_may_come_right_back() {
+fn a_woken_task_may_acquire_again_at_once() {
     within_seconds(|| {
         let (_permits, semaphore) = strict(1);
         let inquisitive = Arc::new(Inquisitive {
@@ -138,7 +138,7 @@ fn whoever_is_woken_may_come_right_back() {
 }
 
 #[test]
-fn a_runtime_that_nobody_drives_holds_nobody_up() {
+fn a_runtime_that_is_not_driven_delays_no_other() {
     let (_permits, semaphore) = alone(1);
     let idle = runtime();
     // Its pump lives on a runtime that stands still from here on.
@@ -186,7 +186,7 @@ fn a_runtime_may_end_while_its_tasks_wait_and_hold() {
 }
 
 #[test]
-fn a_permit_outlives_the_runtime_that_another_caller_came_on() {
+fn a_permit_outlives_the_runtime_of_another_caller() {
     let memory = Memory::new();
     let lease = Duration::from_secs(1);
     let here = modes::builder(memory.clone()).lease(lease);

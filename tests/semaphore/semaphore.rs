@@ -8,7 +8,7 @@ use tower_permit::{ErrorKind, Memory};
 const SECOND: Duration = Duration::from_secs(1);
 
 #[tokio::test(start_paused = true)]
-async fn never_more_than_the_limit_are_inside() {
+async fn never_more_permits_than_the_limit_are_held() {
     let (_permits, semaphore) = alone(3);
     let witness = Witness::default();
     let tasks = (0..50).map(|n| {
@@ -29,7 +29,7 @@ async fn never_more_than_the_limit_are_inside() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn first_in_first_out() {
+async fn waiters_are_served_in_order() {
     let (_permits, semaphore) = alone(1);
     let (order, mut seen) = tokio::sync::mpsc::unbounded_channel();
     let held = semaphore.acquire().await.expect("a permit");
@@ -72,7 +72,7 @@ async fn two_processes_share_the_limit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn names_do_not_disturb_each_other() {
+async fn names_are_independent() {
     let permits = modes::coordinator(Memory::new());
     let _a = permits.semaphore("a", 1).unwrap().acquire().await.unwrap();
     let _b = permits
@@ -92,7 +92,7 @@ async fn names_do_not_disturb_each_other() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wait_ends_with_its_timeout_and_leaves_nothing() {
+async fn a_wait_times_out_and_leaves_no_ticket() {
     let (permits, semaphore) = alone(1);
     let held = semaphore.acquire().await.unwrap();
     let before = Instant::now();
@@ -107,7 +107,7 @@ async fn a_wait_ends_with_its_timeout_and_leaves_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn too_many_waiting_are_refused_at_once() {
+async fn callers_above_max_waiting_are_refused_at_once() {
     let (_permits, semaphore) = alone(1);
     let semaphore = semaphore.max_waiting(2);
     let held = semaphore.acquire().await.unwrap();
@@ -143,7 +143,7 @@ async fn a_permit_is_renewed_for_as_long_as_it_is_held() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_evicted_permit_is_lost_and_its_release_says_so() {
+async fn an_evicted_permit_is_lost_and_its_release_returns_false() {
     let (permits, semaphore) = alone(1);
     let permit = semaphore.acquire().await.unwrap();
     assert!(permits.evict("test", &permit.ticket()).await.unwrap());
@@ -160,7 +160,7 @@ async fn an_evicted_permit_is_lost_and_its_release_says_so() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn release_tells_the_truth_right_after_an_eviction() {
+async fn release_returns_false_right_after_an_eviction() {
     let (permits, semaphore) = alone(1);
     let permit = semaphore.acquire().await.unwrap();
     permits.evict("test", &permit.ticket()).await.unwrap();
@@ -168,7 +168,7 @@ async fn release_tells_the_truth_right_after_an_eviction() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn max_hold_takes_a_permit_back() {
+async fn max_hold_releases_a_permit() {
     let (permits, semaphore) = alone(1);
     let semaphore = semaphore.max_hold(60 * SECOND);
     let permit = semaphore.acquire().await.unwrap();
@@ -187,7 +187,7 @@ async fn max_hold_takes_a_permit_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lowered_limit_cuts_nobody_and_lets_nobody_in_until_it_fits() {
+async fn a_lowered_limit_evicts_no_holder_and_grants_nothing_until_it_fits() {
     let (permits, semaphore) = alone(3);
     let mut held = Vec::new();
     for _ in 0..3 {
@@ -209,7 +209,7 @@ async fn a_lowered_limit_cuts_nobody_and_lets_nobody_in_until_it_fits() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_raised_limit_lets_waiters_in() {
+async fn a_raised_limit_grants_to_waiters() {
     let (_permits, semaphore) = alone(1);
     let _held = semaphore.acquire().await.unwrap();
     let waiting = tokio::spawn({
@@ -223,7 +223,7 @@ async fn a_raised_limit_lets_waiters_in() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_second_guard_keeps_the_permit() {
+async fn a_second_guard_holds_the_permit() {
     let (permits, semaphore) = alone(1);
     let permit = semaphore.acquire().await.unwrap();
     let handle = permit.handle();
@@ -238,7 +238,7 @@ async fn a_second_guard_keeps_the_permit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_permit_in_doubt_can_still_be_kept() {
+async fn an_unconfirmed_permit_can_still_be_shared() {
     let (permits, semaphore) = alone(1);
     let permit = semaphore.acquire().await.expect("a permit");
     // Nothing runs for two leases: as if the process had been stopped.
@@ -255,7 +255,7 @@ async fn a_permit_in_doubt_can_still_be_kept() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn more_waiters_than_fit_into_one_call() {
+async fn more_waiters_than_fit_into_one_call_are_served() {
     let (_permits, semaphore) = alone(300);
     let witness = Witness::default();
     let tasks: Vec<_> = (0..1_000)
@@ -276,7 +276,7 @@ async fn more_waiters_than_fit_into_one_call() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn endless_times_are_fine() {
+async fn the_longest_durations_are_accepted() {
     let (permits, semaphore) = alone(1);
     for time in [Duration::MAX, Duration::MAX / 2, Duration::ZERO] {
         let semaphore = semaphore.clone().max_hold(time);
@@ -294,7 +294,7 @@ async fn endless_times_are_fine() {
 }
 
 #[test]
-fn bad_settings_are_refused_at_once() {
+fn invalid_settings_are_errors() {
     let permits = modes::coordinator(Memory::new());
     let kind = |e: tower_permit::Error| e.kind();
     let invalid = Err(ErrorKind::InvalidConfig);
@@ -318,7 +318,7 @@ fn bad_settings_are_refused_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn shutdown_waits_for_permits_and_refuses_newcomers() {
+async fn shutdown_waits_for_permits_and_refuses_new_callers() {
     let (permits, semaphore) = alone(1);
     let permit = semaphore.acquire().await.unwrap();
     let shutdown = tokio::spawn({
@@ -337,7 +337,7 @@ async fn shutdown_waits_for_permits_and_refuses_newcomers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn shutdown_takes_back_what_is_held_for_too_long() {
+async fn shutdown_revokes_permits_held_for_too_long() {
     let (permits, semaphore) = alone(1);
     let permit = semaphore.acquire().await.unwrap();
     let waiting = tokio::spawn({

@@ -62,7 +62,7 @@ async fn many_connections_share_one_limit() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_full_server_says_429() {
+async fn a_full_server_responds_with_429() {
     let semaphore = semaphore(1);
     let app = Router::new().route("/", get(|| async { "hello" })).layer(
         LimitLayer::new(semaphore.clone())
@@ -87,7 +87,7 @@ async fn a_full_server_says_429() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_that_goes_away_gives_back() {
+async fn a_disconnected_client_releases_its_permit() {
     let witness = Witness::default();
     let seen = witness.clone();
     let semaphore = semaphore(1);
@@ -117,7 +117,7 @@ async fn a_client_that_goes_away_gives_back() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn head_and_no_content_hold_nothing() {
+async fn head_and_no_content_hold_no_permit() {
     let semaphore = semaphore(1);
     let app = Router::new()
         .route("/", get(|| async { "hello" }))
@@ -136,7 +136,7 @@ async fn head_and_no_content_hold_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn background_work_keeps_the_permit() {
+async fn background_work_holds_the_permit() {
     let semaphore = semaphore(1);
     let (finish, finished) = tokio::sync::watch::channel(false);
     let handler = move |request: axum::extract::Request| async move {
@@ -171,7 +171,7 @@ async fn background_work_keeps_the_permit() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn content_length_survives() {
+async fn content_length_is_unchanged() {
     let app = Router::new()
         .route("/", get(|| async { Bytes::from("hello") }))
         .layer(LimitLayer::new(semaphore(1)).reject_with_response());

@@ -11,7 +11,7 @@ use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_permit::{DistributedConcurrencyLimitLayer as LimitLayer, Error, ErrorKind};
 
 #[tokio::test(start_paused = true)]
-async fn a_wait_that_takes_too_long_is_refused_in_call() {
+async fn a_wait_timeout_is_reported_by_call() {
     let semaphore = semaphore(1);
     let _held = semaphore.acquire().await.unwrap();
     let inner = echo();
@@ -31,7 +31,7 @@ async fn a_wait_that_takes_too_long_is_refused_in_call() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wait_inside_the_future_is_bounded_too() {
+async fn a_wait_in_the_future_times_out() {
     let semaphore = semaphore(1);
     let _held = semaphore.acquire().await.unwrap();
     let mut service = LimitLayer::new(semaphore)
@@ -46,7 +46,7 @@ async fn a_wait_inside_the_future_is_bounded_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refusal_is_for_one_call() {
+async fn a_rejection_applies_to_one_call() {
     let semaphore = semaphore(1);
     let held = semaphore.acquire().await.unwrap();
     let mut service = LimitLayer::new(semaphore)
@@ -61,7 +61,7 @@ async fn a_refusal_is_for_one_call() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_old_refusal_is_not_news() {
+async fn an_old_rejection_is_discarded() {
     let semaphore = semaphore(1);
     let held = semaphore.acquire().await.unwrap();
     let mut service = LimitLayer::new(semaphore)
@@ -76,7 +76,7 @@ async fn an_old_refusal_is_not_news() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_too_many_waiting_is_refused_at_once() {
+async fn a_request_above_max_waiting_is_rejected_at_once() {
     let semaphore = semaphore(1);
     let _held = semaphore.acquire().await.unwrap();
     let layer = LimitLayer::new(semaphore)
@@ -98,7 +98,7 @@ async fn one_too_many_waiting_is_refused_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn reject_mode_tries_once_in_call() {
+async fn reject_when_full_tries_once_in_call() {
     let semaphore = semaphore(1);
     let inner = echo();
     let control = inner.control.clone();
@@ -129,7 +129,7 @@ async fn reject_mode_tries_once_in_call() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn inner_errors_pass_unwrapped() {
+async fn inner_errors_are_not_wrapped() {
     let inner = Strict::new(|()| std::future::ready(Err::<(), _>(Boom("boom"))));
     let mut service = LimitLayer::new(semaphore(1))
         .release_at_response()
@@ -140,7 +140,7 @@ async fn inner_errors_pass_unwrapped() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn disabled_does_nothing() {
+async fn a_disabled_layer_acquires_nothing() {
     let semaphore = semaphore(1);
     let _held = semaphore.acquire().await.unwrap();
     let layer = LimitLayer::new(semaphore).enabled(false);
@@ -157,7 +157,7 @@ async fn disabled_does_nothing() {
 }
 
 #[test]
-fn outside_a_runtime_a_call_is_refused() {
+fn a_call_outside_a_runtime_is_rejected() {
     let mut service = LimitLayer::new(semaphore(1))
         .release_at_response()
         .layer(service_fn(|()| async { Ok::<_, Boom>(()) }));
@@ -206,7 +206,7 @@ async fn text<B: Body<Data = Bytes>>(body: B) -> String {
 }
 
 #[tokio::test(start_paused = true)]
-async fn http_is_told_429_and_when_to_come_back() {
+async fn http_gets_429_with_retry_after() {
     let (_held, layer) = full().await;
     let layers = [
         (
@@ -239,7 +239,7 @@ async fn http_is_told_429_and_when_to_come_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn http_is_told_503_when_it_is_not_the_clients_doing() {
+async fn http_gets_503_when_the_client_is_not_the_cause() {
     // Held for too long, before there was an answer.
     let service = LimitLayer::new(semaphore(1))
         .max_hold(secs(5))
@@ -259,7 +259,7 @@ async fn http_is_told_503_when_it_is_not_the_clients_doing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn grpc_is_told_in_trailers_only() {
+async fn grpc_gets_a_trailers_only_response() {
     let (_held, layer) = full().await;
     for content_type in ["application/grpc", "application/grpc+proto"] {
         let request = Request::builder()
@@ -282,7 +282,7 @@ async fn grpc_is_told_in_trailers_only() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_two_choices_are_independent() {
+async fn hold_and_rejection_policies_are_independent() {
     let (held, layer) = full().await;
     let layer = layer.reject_when_full();
     let answers = bodies(|| Full::new(Bytes::from("hello")));
@@ -324,7 +324,7 @@ async fn the_two_choices_are_independent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_inner_error_type_stays() {
+async fn reject_with_response_keeps_the_error_type() {
     let mut service = LimitLayer::new(semaphore(1))
         .reject_with_response()
         .layer(service_fn(|_: Request<()>| async {

@@ -10,7 +10,7 @@ use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_permit::{BoxError, DistributedConcurrencyLimitLayer as LimitLayer, ErrorKind};
 
 #[tokio::test(start_paused = true)]
-async fn a_buffer_survives_a_refusal() {
+async fn a_buffer_survives_a_rejection() {
     let semaphore = semaphore(1);
     let mut service = ServiceBuilder::new()
         .buffer(8)
@@ -31,7 +31,7 @@ async fn a_buffer_survives_a_refusal() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn load_shed_wants_the_reject_mode() {
+async fn load_shed_works_with_reject_when_full() {
     let semaphore = semaphore(1);
     let layer = LimitLayer::new(semaphore.clone()).release_at_response();
     let mut service = ServiceBuilder::new()
@@ -50,7 +50,7 @@ async fn load_shed_wants_the_reject_mode() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn load_shed_over_a_limit_that_waits_sheds_all() {
+async fn load_shed_over_a_waiting_limit_sheds_everything() {
     let layer = LimitLayer::new(semaphore(5)).release_at_response();
     let mut service = ServiceBuilder::new()
         .load_shed()
@@ -65,7 +65,7 @@ async fn load_shed_over_a_limit_that_waits_sheds_all() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn steer_does_not_starve_those_it_does_not_choose() {
+async fn steer_does_not_starve_other_services() {
     let semaphore = semaphore(2);
     let layer = LimitLayer::new(semaphore.clone()).release_at_response();
     let services = [layer.layer(echo()), layer.layer(echo())];
@@ -136,7 +136,7 @@ impl Policy<(), (), BoxError> for ThreeTimes {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_attempt_of_a_retry_takes_a_permit_of_its_own() {
+async fn each_retry_attempt_acquires_its_own_permit() {
     let semaphore = semaphore(1);
     let attempts = Arc::new(AtomicUsize::new(0));
     let counted = attempts.clone();
@@ -157,7 +157,7 @@ async fn each_attempt_of_a_retry_takes_a_permit_of_its_own() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_timeout_outside_gives_up_the_place() {
+async fn an_outer_timeout_cancels_the_wait() {
     let semaphore = semaphore(1);
     let held = semaphore.acquire().await.unwrap();
     let mut service = ServiceBuilder::new()
@@ -175,7 +175,7 @@ async fn a_timeout_outside_gives_up_the_place() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn two_limits_in_a_row() {
+async fn two_limits_compose() {
     let (outer, inner) = (semaphore(2), semaphore(1));
     let witness = Witness::default();
     let seen = witness.clone();

@@ -44,7 +44,7 @@ impl Noted {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_layer_adds_its_own() {
+async fn each_layer_adds_its_keys() {
     let permits = permits();
     let noted = Noted::default();
     let products = |_: &Request<()>| Key::all(["7", "8"]);
@@ -82,7 +82,7 @@ async fn each_layer_adds_its_own() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn background_work_keeps_the_key() {
+async fn background_work_holds_the_key() {
     let permits = permits();
     let kept = Arc::new(Mutex::new(None));
     let keep = kept.clone();
@@ -99,7 +99,7 @@ async fn background_work_keeps_the_key() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_inner_layer_of_the_same_name_reenters() {
+async fn an_inner_layer_with_the_same_name_reenters() {
     let (permits, shop) = (permits(), Shop::default());
     let service = ServiceBuilder::new()
         .layer(mutex(&permits))
@@ -118,7 +118,7 @@ async fn an_inner_layer_of_the_same_name_reenters() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_reenters_does_not_wait_and_is_not_counted() {
+async fn a_reentering_request_does_not_wait_and_is_not_counted() {
     let (permits, shop) = (permits(), Shop::default());
     let layer = mutex(&permits).max_waiting(1).max_waiting_total(1);
     let inner = layer.layer(shop.service(millis(10)));
@@ -152,7 +152,7 @@ async fn an_inner_limit_counts_its_request_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_inner_layer_takes_what_is_missing_only() {
+async fn an_inner_layer_acquires_only_missing_names() {
     let permits = permits();
     let noted = Noted::default();
     let service = ServiceBuilder::new()
@@ -197,7 +197,7 @@ async fn another_key_another_name_or_another_backend_is_not_reentered() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_request_held_once_does_not_let_it_in_again() {
+async fn a_released_key_is_not_reentered() {
     let (permits, shop) = (permits(), Shop::default());
     let noted = Noted::default();
     mutex(&permits)
@@ -225,7 +225,7 @@ async fn what_a_request_held_once_does_not_let_it_in_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_handler_finds_them_also_where_nothing_is_held() {
+async fn a_handler_finds_held_keys_even_if_empty() {
     let permits = permits();
     let found = Strict::new(|request: Request<()>| {
         let held = request.extensions().get::<HeldKeys>();
@@ -240,7 +240,7 @@ async fn a_handler_finds_them_also_where_nothing_is_held() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_without_extensions_waits_for_itself_and_ends() {
+async fn a_request_without_extensions_waits_for_itself_and_times_out() {
     let permits = permits();
     let layer = KeyedMutexLayer::new(&permits, "buy", key_fn(|id: &u32| *id)).unwrap();
     let layer = layer.wait_timeout(secs(2));

@@ -22,7 +22,7 @@ async fn serve(app: Router) -> SocketAddr {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_shop_sells_what_it_has_and_no_more() {
+async fn a_shop_sells_exactly_its_stock() {
     let permits = permits();
     let stock: Arc<[AtomicI64; 2]> = Arc::new([5.into(), 5.into()]);
     let (last, shelves) = (Arc::new(AtomicU64::new(0)), stock.clone());
@@ -84,7 +84,7 @@ async fn within_nest_a_layer_sees_the_path_without_the_prefix() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn refusals_are_answers() {
+async fn rejections_are_responses() {
     let permits = permits();
     let layer = KeyedMutexLayer::new(&permits, "buy", query("id")).unwrap();
     let layer = layer
@@ -120,7 +120,7 @@ async fn refusals_are_answers() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_never_takes_a_body_that_was_cut_for_a_whole_one() {
+async fn a_client_sees_an_error_for_a_cut_body() {
     let permits = modes::builder(Memory::new())
         .lease(secs(1))
         .build()
@@ -159,7 +159,7 @@ fn unreachable() -> Coordinator {
 
 #[cfg(feature = "redis")]
 #[tokio::test]
-async fn without_a_backend_requests_are_refused_or_pass_by_choice() {
+async fn during_an_outage_requests_are_rejected_or_allowed() {
     use tower::{Layer, ServiceExt};
 
     let shop = crate::shop::Shop::default();

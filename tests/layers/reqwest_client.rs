@@ -40,7 +40,7 @@ fn request(address: SocketAddr, path: &str) -> Request {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_streamed_response_holds_until_its_end() {
+async fn a_streamed_response_holds_the_permit_until_its_end() {
     let (address, go) = upstream().await;
     let semaphore = semaphore(1);
     let mut service = ServiceBuilder::new()
@@ -68,7 +68,7 @@ async fn a_streamed_response_holds_until_its_end() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_response_dropped_unread_gives_back() {
+async fn a_response_dropped_unread_releases() {
     let (address, _go) = upstream().await;
     let semaphore = semaphore(1);
     let service = LimitLayer::new(semaphore.clone()).layer(reqwest::Client::new());
@@ -79,7 +79,7 @@ async fn a_response_dropped_unread_gives_back() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn all_else_of_the_response_stays() {
+async fn the_rest_of_the_response_is_unchanged() {
     let (address, _go) = upstream().await;
     let plain = reqwest::Client::new();
     let service = LimitLayer::new(semaphore(1)).layer(plain.clone());
@@ -96,7 +96,7 @@ async fn all_else_of_the_response_stays() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_refusal_and_an_error_of_the_client_are_told_apart() {
+async fn rejections_and_client_errors_are_distinguishable() {
     let (address, _go) = upstream().await;
     let semaphore = semaphore(1);
     let service = LimitLayer::new(semaphore.clone())
@@ -119,7 +119,7 @@ async fn a_refusal_and_an_error_of_the_client_are_told_apart() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn held_for_too_long_the_read_fails() {
+async fn a_read_fails_after_max_hold() {
     let (address, _go) = upstream().await;
     let service = LimitLayer::new(semaphore(1))
         .max_hold(secs(1))

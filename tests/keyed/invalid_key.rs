@@ -39,7 +39,7 @@ where
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_extractor_that_panics() {
+async fn a_panic_of_the_extractor_rejects_the_request() {
     let (error, status, code) =
         refused(|_: &Request<()>| -> String { panic!("no such header") }).await;
     assert_eq!(error.kind(), ErrorKind::ExtractorPanicked);
@@ -51,7 +51,7 @@ async fn an_extractor_that_panics() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_panic_is_one_requests_own() {
+async fn a_panic_of_the_extractor_affects_one_request() {
     let (permits, shop) = (permits(), Shop::default());
     let careless = |request: &Request<()>| {
         let id = request.uri().path().split('/').nth(2).unwrap();
@@ -66,7 +66,7 @@ async fn a_panic_is_one_requests_own() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_extractor_that_panics_beside_others() {
+async fn a_panic_within_a_tuple_of_extractors_is_caught() {
     let panics = |_: &Request<()>| -> u32 { panic!("no such header") };
     let (error, status, code) = refused((path_segment(1), panics, query("id"))).await;
     assert_eq!(error.kind(), ErrorKind::ExtractorPanicked);
@@ -77,7 +77,7 @@ async fn an_extractor_that_panics_beside_others() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_of_a_megabyte() {
+async fn a_key_of_a_megabyte_is_rejected() {
     let (error, status, code) = refused(|_: &Request<()>| vec![b'a'; 1 << 20]).await;
     assert_eq!(error.kind(), ErrorKind::InvalidKey);
     assert_eq!(
@@ -88,7 +88,7 @@ async fn a_key_of_a_megabyte() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_long_key_is_fine() {
+async fn a_long_key_is_accepted() {
     let (permits, shop) = (permits(), Shop::default());
     let long = |request: &Request<()>| {
         let mut key = vec![b'a'; 60_000];
@@ -105,7 +105,7 @@ async fn a_long_key_is_fine() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn too_many_names() {
+async fn too_many_names_are_rejected() {
     let (error, status, code) = refused(|_: &Request<()>| Key::all(0..65)).await;
     assert_eq!(error.kind(), ErrorKind::InvalidKey);
     assert_eq!(
@@ -125,7 +125,7 @@ async fn too_many_names() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_limit_of_zero() {
+async fn a_limit_of_zero_is_rejected() {
     let (error, status, code) = refused(|_: &Request<()>| Key::from("7").with_limit(0)).await;
     assert_eq!(error.kind(), ErrorKind::InvalidConfig);
     assert_eq!((status, &*code), (500, "13"));
@@ -143,7 +143,7 @@ async fn a_limit_of_zero() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_key() {
+async fn a_required_key_is_missing() {
     let none: [&str; 0] = [];
     for (error, status, code) in [
         refused(query("id")).await,
@@ -162,7 +162,7 @@ async fn no_key() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_key_passes_by_default() {
+async fn a_missing_key_passes_by_default() {
     let (permits, shop) = (permits(), Shop::default());
     let layer = KeyedMutexLayer::new(&permits, "buy", query("id")).unwrap();
     let service = layer.layer(shop.service(secs(1)));
@@ -175,13 +175,13 @@ async fn no_key_passes_by_default() {
 }
 
 #[test]
-fn a_name_that_is_too_long() {
+fn a_layer_name_that_is_too_long_is_an_error() {
     let layer = KeyedMutexLayer::new(&permits(), "a".repeat(70_000), path_segment(1));
     assert_eq!(layer.unwrap_err().kind(), ErrorKind::InvalidConfig);
 }
 
 #[test]
-fn no_runtime() {
+fn a_call_outside_a_runtime_is_rejected() {
     let mut service = mutex(&permits()).layer(Strict::new(|_: Request<()>| async {
         Ok::<_, Boom>(Response::new(()))
     }));

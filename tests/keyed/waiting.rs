@@ -9,7 +9,7 @@ use tower_permit::layers::OnLost;
 use tower_permit::{ErrorKind, HeldKeys, Key, KeyedMutexLayer};
 
 #[tokio::test(start_paused = true)]
-async fn a_wait_has_an_end() {
+async fn a_wait_times_out() {
     let (permits, shop) = (permits(), Shop::default());
     let inner = shop.service(secs(100));
     let control = inner.control.clone();
@@ -30,7 +30,7 @@ async fn a_wait_has_an_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_end_for_all_names_together() {
+async fn the_wait_timeout_covers_all_names() {
     let (permits, shop) = (permits(), Shop::default());
     let holders = [("1", 2), ("2", 60)].map(|(product, seconds)| {
         let service = mutex(&permits).layer(shop.service(secs(seconds)));
@@ -54,7 +54,7 @@ async fn one_end_for_all_names_together() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn so_many_may_wait_for_a_key_and_so_many_for_any() {
+async fn waiting_requests_are_bounded_per_key_and_in_total() {
     let (permits, shop) = (permits(), Shop::default());
     let service =
         (mutex(&permits).max_waiting(2).max_waiting_total(3)).layer(shop.service(secs(1)));
@@ -91,7 +91,7 @@ async fn so_many_may_wait_for_a_key_and_so_many_for_any() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_full_key_can_refuse_at_once() {
+async fn reject_when_full_rejects_at_once() {
     let (permits, shop) = (permits(), Shop::default());
     let service = mutex(&permits)
         .reject_when_full()
@@ -108,7 +108,7 @@ async fn a_full_key_can_refuse_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_goes_away_leaves_the_line() {
+async fn a_dropped_request_leaves_the_queue() {
     let (permits, shop) = (permits(), Shop::default());
     let service = mutex(&permits).layer(shop.service(secs(1)));
     let first = tokio::spawn(service.clone().oneshot(buy("7")));
@@ -126,7 +126,7 @@ async fn who_goes_away_leaves_the_line() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_future_that_is_never_polled_holds_nothing() {
+async fn an_unpolled_future_holds_no_key() {
     let (permits, shop) = (permits(), Shop::default());
     let mut service = mutex(&permits).layer(shop.service(secs(1)));
     let idle = tower::Service::call(&mut service, buy("7"));
@@ -138,7 +138,7 @@ async fn a_future_that_is_never_polled_holds_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_grant_that_is_not_polled_for_goes_on_to_the_next() {
+async fn an_unclaimed_grant_passes_to_the_next_request() {
     let (permits, shop) = (permits(), Shop::default());
     let mut service = mutex(&permits).layer(shop.service(secs(1)));
     let first = tokio::spawn(service.clone().oneshot(buy("7")));
@@ -159,7 +159,7 @@ async fn a_grant_that_is_not_polled_for_goes_on_to_the_next() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_grant_that_is_lost_before_anybody_polls_is_not_gone_in_on() {
+async fn a_grant_lost_before_the_poll_admits_no_request() {
     let permits = permits();
     let holds = Strict::new(|request: Request<()>| {
         let held = request.extensions().get::<HeldKeys>().unwrap();
@@ -179,7 +179,7 @@ async fn a_grant_that_is_lost_before_anybody_polls_is_not_gone_in_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_disabled_layer_does_nothing() {
+async fn a_disabled_layer_acquires_nothing() {
     let (permits, shop) = (permits(), Shop::default());
     let service = mutex(&permits).enabled(false).layer(shop.service(secs(1)));
     let both = [(); 2].map(|()| tokio::spawn(service.clone().oneshot(buy("7"))));
@@ -192,7 +192,7 @@ async fn a_disabled_layer_does_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_shutdown_refuses_newcomers() {
+async fn a_shutdown_rejects_new_requests() {
     let (permits, shop) = (permits(), Shop::default());
     let layer = mutex(&permits);
     permits.shutdown(secs(1)).await.unwrap();

@@ -6,7 +6,7 @@ use tower::{Layer, Service, ServiceExt};
 use tower_permit::DistributedConcurrencyLimitLayer as LimitLayer;
 
 #[tokio::test(start_paused = true)]
-async fn a_reservation_goes_back_when_it_is_not_used() {
+async fn an_unused_reservation_is_released() {
     let semaphore = semaphore(1);
     let mut service = LimitLayer::new(semaphore.clone())
         .reservation_ttl(secs(2))
@@ -20,7 +20,7 @@ async fn a_reservation_goes_back_when_it_is_not_used() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn once_ready_stays_ready() {
+async fn a_ready_service_stays_ready() {
     let semaphore = semaphore(1);
     let mut service = LimitLayer::new(semaphore.clone())
         .release_at_response()
@@ -64,7 +64,7 @@ async fn a_reservation_that_is_used_in_time_is_kept() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_permit_granted_while_nobody_polls_goes_back() {
+async fn a_permit_granted_without_a_poll_is_released() {
     let semaphore = semaphore(1);
     let mut service = LimitLayer::new(semaphore.clone())
         .release_at_response()
@@ -86,7 +86,7 @@ async fn a_permit_granted_while_nobody_polls_goes_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_future_that_nobody_polls_holds_nothing_for_long() {
+async fn an_unpolled_future_releases_its_permit() {
     let semaphore = semaphore(1);
     let mut service = LimitLayer::new(semaphore.clone())
         .release_at_response()
@@ -121,7 +121,7 @@ async fn the_service_that_was_made_ready_is_the_one_that_is_called() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_place_in_the_queue_in_the_future_while_the_inner_service_is_not_ready() {
+async fn a_future_is_not_queued_while_the_inner_service_is_not_ready() {
     let semaphore = semaphore(1);
     let mut service = LimitLayer::new(semaphore.clone())
         .release_at_response()
@@ -140,7 +140,7 @@ async fn no_place_in_the_queue_in_the_future_while_the_inner_service_is_not_read
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reservation_begins_when_poll_ready_has_it() {
+async fn a_reservation_starts_when_poll_ready_returns() {
     let semaphore = semaphore(1);
     let mut service = LimitLayer::new(semaphore.clone())
         .release_at_response()
@@ -155,7 +155,7 @@ async fn a_reservation_begins_when_poll_ready_has_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reservation_of_no_time_still_serves() {
+async fn a_zero_reservation_ttl_still_admits() {
     let mut service = LimitLayer::new(semaphore(1))
         .reservation_ttl(secs(0))
         .release_at_response()
@@ -167,7 +167,7 @@ async fn a_reservation_of_no_time_still_serves() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn call_without_poll_ready_takes_its_turn_in_the_future() {
+async fn call_without_poll_ready_acquires_in_the_future() {
     let semaphore = semaphore(1);
     let mut service = LimitLayer::new(semaphore.clone())
         .release_at_response()
@@ -180,7 +180,7 @@ async fn call_without_poll_ready_takes_its_turn_in_the_future() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn call_while_poll_ready_waits_keeps_the_place_in_the_queue() {
+async fn call_during_a_wait_keeps_the_queue_position() {
     let semaphore = semaphore(1);
     let mut service = LimitLayer::new(semaphore.clone())
         .release_at_response()
@@ -200,7 +200,7 @@ async fn call_while_poll_ready_waits_keeps_the_place_in_the_queue() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_permit_is_held_in_the_future_while_the_inner_service_is_not_ready() {
+async fn a_future_holds_no_permit_while_the_inner_service_is_not_ready() {
     let semaphore = semaphore(1);
     let inner = echo();
     let control = inner.control.clone();
@@ -216,7 +216,7 @@ async fn no_permit_is_held_in_the_future_while_the_inner_service_is_not_ready() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_inner_services_error_on_the_way_passes() {
+async fn an_inner_error_before_the_call_is_passed_on() {
     let inner = echo();
     inner.control.fail();
     let mut service = LimitLayer::new(semaphore(1))
@@ -227,7 +227,7 @@ async fn the_inner_services_error_on_the_way_passes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_seconds_after_ready() {
+async fn a_call_long_after_ready_is_served() {
     let mut service = LimitLayer::new(semaphore(1))
         .release_at_response()
         .layer(echo());

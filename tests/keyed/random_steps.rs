@@ -114,7 +114,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn requests_dropped_at_any_moment_leave_nothing(steps in prop::collection::vec(step(), 0..100)) {
+    fn requests_dropped_at_any_time_leave_no_state(steps in prop::collection::vec(step(), 0..100)) {
         run(steps);
     }
 }

@@ -11,7 +11,7 @@ use tower::{BoxError, ServiceBuilder, ServiceExt};
 use tower_permit::{DistributedConcurrencyLimitLayer as LimitLayer, ErrorKind, HeldKeys};
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_for_a_key_holds_no_permit_of_an_inner_limit() {
+async fn a_wait_for_a_key_holds_no_permit_of_an_inner_limit() {
     let (permits, shop) = (permits(), Shop::default());
     let semaphore = permits.semaphore("database", 3).unwrap();
     let service = ServiceBuilder::new()
@@ -44,7 +44,7 @@ async fn who_waits_for_a_key_holds_no_permit_of_an_inner_limit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_for_a_key_holds_nothing_of_towers_own_limit_or_buffer() {
+async fn a_wait_for_a_key_occupies_no_tower_limit_or_buffer() {
     let (permits, shop) = (permits(), Shop::default());
     let inner = tower::util::BoxCloneService::new(
         ServiceBuilder::new()
@@ -95,7 +95,7 @@ impl Policy<Request<()>, Response<()>, Boom> for Attempts {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_recommended_order() {
+async fn the_recommended_order_works() {
     let permits = permits();
     let semaphore = permits.semaphore("database", 5).unwrap();
     let traced = Arc::new(AtomicUsize::new(0));
@@ -157,7 +157,7 @@ async fn the_recommended_order() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_buffer_survives_a_refusal() {
+async fn a_buffer_survives_a_rejection() {
     let (permits, shop) = (permits(), Shop::default());
     let mut service = ServiceBuilder::new()
         .buffer(8)
@@ -180,7 +180,7 @@ async fn a_buffer_survives_a_refusal() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_load_shed_outside_sheds_nothing() {
+async fn an_outer_load_shed_sheds_nothing() {
     let (permits, shop) = (permits(), Shop::default());
     let service = ServiceBuilder::new()
         .load_shed()

@@ -112,7 +112,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_limit_holds_and_comes_back(
+    fn the_limit_is_kept_and_restored(
         steps in prop::collection::vec(step(), 0..120),
         queue in prop::bool::weighted(0.8),
     ) {

@@ -39,7 +39,7 @@ fn auto_traits() {
 }
 
 #[test]
-fn nothing_shows_in_debug_that_has_no_debug() {
+fn debug_needs_no_debug_of_the_parameters() {
     struct Opaque;
     let layer = LimitLayer::new(semaphore(1)).reject_with_response();
     assert!(format!("{layer:?}").starts_with("DistributedConcurrencyLimitLayer"));
@@ -99,7 +99,7 @@ where
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_shape_keeps_the_contract() {
+async fn every_configuration_keeps_the_tower_contract() {
     let answers = || {
         Strict::new(|_: Request<()>| {
             std::future::ready(Ok(Response::new(Full::new(Bytes::from("hello")))))
@@ -135,7 +135,7 @@ async fn every_shape_keeps_the_contract() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn never_may_be_written_as_the_longest_duration() {
+async fn the_longest_duration_means_never() {
     let mut service = LimitLayer::new(semaphore(1))
         .wait_timeout(Duration::MAX)
         .max_hold(Duration::MAX)
