@@ -316,8 +316,8 @@ impl Coordinator {
     /// rest, which [`Permit::lost`] reports. Resolves when the backend has acknowledged all releases.
     ///
     /// If the backend does not answer, this resolves at the latest after `timeout`,
-    /// [`outage_after`](CoordinatorBuilder::outage_after) and one second together. Permits whose release was not
-    /// acknowledged become free when their lease expires.
+    /// [`outage_after`](CoordinatorBuilder::outage_after) and one second together. Permits without an
+    /// acknowledged release become free when their lease expires.
     ///
     /// # Errors
     ///
@@ -374,7 +374,7 @@ impl<B: Backend> CoordinatorBuilder<B> {
         self
     }
 
-    /// Sets how long a released permit of a semaphore may stay in this process for the next caller, who then needs no round
+    /// Sets how long a released permit of a semaphore may stay in this process for the next caller, which then needs no round
     /// trip. Default and maximum: 10 ms. Zero turns it off.
     ///
     /// It stays only while the last answer of the backend is less than 10 ms old and showed no queued ticket and half the
@@ -389,7 +389,7 @@ impl<B: Backend> CoordinatorBuilder<B> {
     /// Runs the driver on this runtime: calls to the backend, renewals and connections. Default: the runtime of a caller;
     /// the driver moves to another one when that ends.
     ///
-    /// For a process with several runtimes, or whose runtime is blocked at times: leases are renewed as long as this
+    /// For a process with several runtimes, or with a runtime that is blocked at times: leases are renewed as long as this
     /// runtime runs. The runtime needs tokio's IO and time drivers and must outlive the use of the coordinator. Once it has
     /// ended, callers get [`ErrorKind::NoRuntime`] and held permits are lost.
     #[must_use]

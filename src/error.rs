@@ -99,7 +99,7 @@ impl Error {
         Self::build(kind, message.into(), None)
     }
 
-    /// Creates an error whose [`source`](std::error::Error::source) is the error of another library.
+    /// Creates an error with the error of another library as its [`source`](std::error::Error::source).
     pub(crate) fn with_source(
         kind: ErrorKind,
         message: impl Into<Cow<'static, str>>,

@@ -70,7 +70,7 @@
 //! A request enqueues a **ticket** in the queue of a **name**. The oldest `limit` tickets hold **permits**. Releasing a
 //! permit and cancelling a wait are the same operation: the ticket is removed. Tickets live under a **lease** that their
 //! process renews in the background. If a process crashes, its permits stay taken until the lease expires (10 s by default).
-//! The backend grants permits by its own clock, in order of arrival, and notifies the process whose ticket it granted.
+//! The backend grants permits by its own clock, in order of arrival, and notifies the process of a granted ticket.
 //!
 //! None of that runs in the caller's futures. A caller holds the receiving end of a channel and may drop it at any time.
 //!

@@ -1,4 +1,4 @@
-//! The table of guarantees names tests that are there, and the README repeats what the guide says.
+//! The tests named in the table of guarantees exist, and the README has the same rows as the guide.
 
 use std::collections::BTreeSet;
 use std::fs::{read_dir, read_to_string};
@@ -59,7 +59,7 @@ fn rows() -> impl Iterator<Item = &'static str> {
     lines.filter(|line| line.starts_with('|'))
 }
 
-/// Tests here have names of several words.
+/// Test names of this crate have several words.
 fn is_test(word: &str) -> bool {
     let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
     word.matches('_').count() > 1 && word.chars().all(fits)

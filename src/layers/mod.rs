@@ -12,7 +12,7 @@
 //!   default of the keyed layers. With `UntilBodyEnd` the response must implement [`HoldPermit`]; the body that holds the
 //!   permit is a [`PermitBody`].
 //! * **How a request is rejected** ([`RejectionPolicy`]): [`AsError`], the default; [`AsErrorWithHandle`], which also adds
-//!   a handle of the permit to the request's extensions; or [`AsResponse`], whose body is a [`RejectionBody`].
+//!   a handle of the permit to the request's extensions; or [`AsResponse`], with a [`RejectionBody`].
 
 mod held_future;
 mod held_permits;

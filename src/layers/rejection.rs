@@ -39,8 +39,8 @@ pub trait RejectionPolicy<Req, Res, E>: sealed::Sealed {
 
 /// Rejects a request with an error. The default.
 ///
-/// The service's error type is [`BoxError`]. An error of the layer downcasts to [`tower_permit::Error`](crate::Error),
-/// whose [`kind`](crate::Error::kind) is the reason. Errors of the inner service are passed on without a wrapper.
+/// The service's error type is [`BoxError`]. An error of the layer downcasts to [`tower_permit::Error`](crate::Error);
+/// its [`kind`](crate::Error::kind) is the reason. Errors of the inner service are passed on without a wrapper.
 #[derive(Clone, Copy, Debug)]
 pub enum AsError {}
 
@@ -59,7 +59,7 @@ pub enum AsErrorWithHandle {}
 /// | any other | 503 | 14, `UNAVAILABLE` |
 ///
 /// The HTTP body is one line of plain text without internal details. 429 and 503 have a `Retry-After` header in whole
-/// seconds. A request whose content type begins with `application/grpc` gets status 200 and a trailers-only response. The
+/// seconds. A request with a content type that begins with `application/grpc` gets status 200 and a trailers-only response. The
 /// response's extensions contain the [`tower_permit::Error`](crate::Error), for outer middleware that counts or logs
 /// rejections.
 #[derive(Clone, Copy, Debug)]

@@ -11,7 +11,7 @@ use std::task::{Context, Poll, ready};
 
 /// A response that can hold its permit until its body has ended.
 ///
-/// Implemented for [`http::Response`], whose body becomes a [`PermitBody`], and with the feature `reqwest` for
+/// Implemented for [`http::Response`] (its body becomes a [`PermitBody`]) and with the feature `reqwest` for
 /// `reqwest::Response`. To implement it for another response type, pass the permit to the part that lives longest:
 ///
 /// ```
@@ -48,8 +48,8 @@ pub trait HoldPermit {
 
 /// The permit of a response, or all permits of one that acquired several keys. Dropping it releases them.
 ///
-/// It is empty for a request without a permit: one that was admitted during an outage
-/// ([`OnUnavailable::Allow`](super::OnUnavailable::Allow)), or whose layer is disabled.
+/// It is empty for a request without a permit: during an outage with
+/// [`OnUnavailable::Allow`](super::OnUnavailable::Allow), or if the layer is disabled.
 pub struct ResponsePermit {
     permits: HeldPermits,
     on_lost: OnLost,

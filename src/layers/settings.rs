@@ -14,12 +14,12 @@ pub enum OnUnavailable {
     /// Admits it without a permit: requests are served, and the limit is not kept.
     ///
     /// An outage is detected after [`outage_after`](crate::CoordinatorBuilder::outage_after) (default: 1 s). Until then
-    /// requests wait. A request whose `wait_timeout` is shorter is rejected with
+    /// requests wait. A request with a shorter `wait_timeout` is rejected with
     /// [`WaitTimeout`](crate::ErrorKind::WaitTimeout), so set `outage_after` below `wait_timeout`.
     Allow,
 }
 
-/// What a layer does with a running request whose permit is lost.
+/// What a layer does with a running request that loses its permit.
 ///
 /// A permit is lost when its lease expires, when it is evicted, or when a shutdown revokes it. A limit continues by
 /// default, a keyed mutex ends the request. A permit held for longer than `max_hold` always ends its request.

@@ -1,4 +1,4 @@
-//! An axum server on a real socket.
+//! An axum server on a TCP socket.
 
 use crate::modes;
 use crate::shop::permits;
@@ -33,7 +33,7 @@ async fn a_shop_sells_exactly_its_stock() {
             if id == 0 {
                 assert!(last.swap(token, Ordering::SeqCst) < token);
             }
-            // Read, think, and write: wrong, if two do it at once.
+            // Read, work and write: wrong if two requests do it at once.
             let left = shelves[id].load(Ordering::SeqCst);
             tokio::time::sleep(millis(3)).await;
             shelves[id].store(left - i64::from(left > 0), Ordering::SeqCst);
@@ -109,7 +109,7 @@ async fn rejections_are_responses() {
     let first = tokio::spawn(reqwest::get(format!("http://{address}/?id=7")));
     timeout(secs(10), inside.recv()).await.unwrap();
     assert_eq!(status("?id=7").await, 429);
-    // The client goes away: the key is free.
+    // The client disconnects: the key is free.
     first.abort();
     let mut tries = 0;
     while layer.inspect("7").await.unwrap().in_use > 0 {
@@ -151,7 +151,7 @@ async fn a_client_sees_an_error_for_a_cut_body() {
     assert!(end.is_err(), "cut, not complete");
 }
 
-/// Nobody listens there.
+/// A coordinator for a server that does not exist.
 #[cfg(feature = "redis")]
 fn unreachable() -> Coordinator {
     modes::coordinator(tower_permit::Redis::new("redis://127.0.0.1:1").unwrap())

@@ -1,4 +1,4 @@
-//! What a request knows of what it holds, and an inner layer makes of it.
+//! `HeldKeys`, and re-entry by an inner layer.
 
 use crate::shop::*;
 use crate::support::{Boom, Strict, kind, millis, secs, settle};
@@ -11,11 +11,11 @@ use tower::{Layer, ServiceBuilder, ServiceExt};
 use tower_permit::layers::keyed::{key_fn, path, path_segment};
 use tower_permit::{ErrorKind, HeldKeys, Key, KeyedConcurrencyLimitLayer, KeyedMutexLayer};
 
-/// What a service noted of its last request.
+/// What a service recorded of its last request.
 #[derive(Clone, Debug, Default)]
 struct Noted {
     held: Arc<Mutex<HeldKeys>>,
-    /// How many permits that are.
+    /// The number of different permits.
     permits: Arc<Mutex<usize>>,
 }
 
@@ -74,7 +74,7 @@ async fn each_layer_adds_its_keys() {
     assert_eq!(held.get("buy", 7).unwrap().token(), Some(token));
     assert!(held.get("buy", 8).unwrap().token().is_some());
     assert!(held.get("buy", 9).is_none() && held.get("sell", 7).is_none());
-    // It holds nothing itself.
+    // `HeldKeys` does not hold the permits.
     assert!(held.iter().all(|held| held.upgrade().is_none()));
 
     service.oneshot(buy("7")).await.unwrap();
@@ -108,7 +108,7 @@ async fn an_inner_layer_with_the_same_name_reenters() {
         .service(shop.service(millis(10)));
     let tasks = [(); 20].map(|()| tokio::spawn(service.clone().oneshot(buy("7"))));
     for task in tasks {
-        // Two requests of one process are two holders, always.
+        // Two requests of one process are two holders.
         task.await.unwrap().unwrap();
     }
     assert_eq!(shop.product("7").peak(), 1);
@@ -133,7 +133,7 @@ async fn a_reentering_request_does_not_wait_and_is_not_counted() {
     settle().await;
     let second = tokio::spawn(service.oneshot(buy("7")));
     settle().await;
-    // The second has the only place to wait in.
+    // The second request is the only one that may wait.
     control.busy(false);
     first.await.unwrap().unwrap();
     second.await.unwrap().unwrap();
@@ -183,7 +183,7 @@ async fn another_key_another_name_or_another_backend_is_not_reentered() {
     let held = noted.held();
     assert_eq!((held.iter().count(), noted.permits()), (4, 4));
 
-    // Somebody else has it there: that it is held here is no help.
+    // Another process holds it at the other backend: the hold at this backend does not count.
     let shop = Shop::default();
     let holder = tokio::spawn(
         mutex(&there)

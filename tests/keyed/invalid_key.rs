@@ -1,4 +1,4 @@
-//! Keys that are none.
+//! Invalid, missing and panicking keys.
 
 use crate::shop::*;
 use crate::support::*;
@@ -7,7 +7,7 @@ use tower::{Layer, Service, ServiceExt};
 use tower_permit::layers::keyed::{KeyExtractor, OnMissingKey, path_segment, query};
 use tower_permit::{Error, ErrorKind, Key, KeyedConcurrencyLimitLayer, KeyedMutexLayer};
 
-/// The error, and the status as HTTP and as gRPC, of a request with this extractor.
+/// Returns the error of a request with this extractor, and its HTTP and gRPC status.
 async fn refused<K>(extractor: K) -> (Error, u16, String)
 where
     K: KeyExtractor<Request<()>> + Clone,
@@ -71,7 +71,7 @@ async fn a_panic_within_a_tuple_of_extractors_is_caught() {
     let (error, status, code) = refused((path_segment(1), panics, query("id"))).await;
     assert_eq!(error.kind(), ErrorKind::ExtractorPanicked);
     assert_eq!((status, &*code), (500, "13"));
-    // The ones after a key that is missing are not asked.
+    // Extractors after a missing key are not called.
     let (error, ..) = refused((query("id"), panics)).await;
     assert_eq!(error.kind(), ErrorKind::MissingKey);
 }
@@ -114,12 +114,12 @@ async fn too_many_names_are_rejected() {
     );
     assert_eq!((status, &*code), (400, "3"));
 
-    // The same one many times is one,
+    // Repeated names count once.
     let (permits, shop) = (permits(), Shop::default());
     let same = |_: &Request<()>| Key::all((0..1000).map(|n| n % 64));
     let layer = KeyedMutexLayer::new(&permits, "buy", same).unwrap();
     let service = layer.layer(shop.service(millis(1)));
-    // and so many are fine.
+    // 64 names are accepted.
     service.clone().oneshot(buy("7")).await.unwrap();
     service.oneshot(buy("7")).await.unwrap();
 }
@@ -131,7 +131,7 @@ async fn a_limit_of_zero_is_rejected() {
     assert_eq!((status, &*code), (500, "13"));
     let layer = KeyedConcurrencyLimitLayer::new(&permits(), "buy", 0, path_segment(1));
     assert_eq!(layer.unwrap_err().kind(), ErrorKind::InvalidConfig);
-    // A mutex has no use for a limit.
+    // A mutex ignores the limit.
     let shop = Shop::default();
     let odd = |_: &Request<()>| Key::from("7").with_limit(0);
     let layer = KeyedMutexLayer::new(&permits(), "buy", odd).unwrap();

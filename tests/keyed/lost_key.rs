@@ -1,4 +1,4 @@
-//! Keys that are lost while their requests run.
+//! Keys that are lost while their request runs.
 
 use crate::modes;
 use crate::shop::*;
@@ -14,7 +14,7 @@ use tower_permit::{
     BoxError, ErrorKind, HeldKeys, Key, KeyedConcurrencyLimitLayer, KeyedMutexLayer, Memory,
 };
 
-/// Takes a key away, and waits until its process has surely heard of it.
+/// Evicts a key, and waits until its process has noticed.
 async fn evict<M, K, H, R>(layer: &KeyedLayer<M, K, H, R>, key: &str) {
     let seen = layer.inspect(key).await.unwrap();
     let ticket = &seen.holders[0].ticket;
@@ -84,7 +84,7 @@ async fn a_request_whose_inner_service_is_not_ready_ends_too() {
     assert_eq!(control.calls(), 0);
 }
 
-/// A mutex of these products for each request.
+/// A mutex with all these products as the key of each request.
 fn several(
     permits: &tower_permit::Coordinator,
     products: &'static [&'static str],
@@ -172,7 +172,7 @@ async fn a_finished_future_holds_no_key() {
         ErrorKind::WaitTimeout
     );
     assert!(all_free(&permits, &["1"]).await);
-    // And it stays ended, without a panic.
+    // A poll after the end does not panic.
     assert!(futures_util::poll!(ends.as_mut()).is_pending());
     holder.await.unwrap().unwrap();
 }
@@ -205,7 +205,7 @@ async fn an_inner_layer_notices_the_loss_of_a_reentered_key() {
 
 type Body = std::pin::Pin<Box<PermitBody<Fed>>>;
 
-/// A response under way that holds until its end.
+/// A streamed response that holds its key until its end.
 async fn streaming<K>(layer: &KeyedMutexLayer<K>) -> (Feed, Body)
 where
     K: tower_permit::layers::keyed::KeyExtractor<Request<()>>,
@@ -264,7 +264,7 @@ async fn a_body_cut_by_a_loss_ends_with_an_error() {
         feed.data("hel");
         body.frame().await.unwrap().unwrap();
         evict(&layer, lost).await;
-        // Even though the rest is there, and its end.
+        // Even though the rest and the end of the body are ready.
         feed.data("lo");
         drop(feed);
         let error = body.frame().await.expect("not the end").unwrap_err();
@@ -283,7 +283,7 @@ async fn a_body_ends_after_a_pause_before_any_timer_fires() {
     body.frame().await.unwrap().unwrap();
     feed.data("lo");
     drop(feed);
-    // The whole process stands still, and then reads on at once.
+    // The whole process is paused, and then continues to read at once.
     std::thread::sleep(millis(2100));
     let error = body.frame().await.expect("not the end").unwrap_err();
     assert_eq!(kind(&error), ErrorKind::Lost);

@@ -1,4 +1,4 @@
-//! The keyed layers, over the in-process backend and, where that makes a difference, over Redis.
+//! The keyed layers over the in-process backend, and over Redis where that makes a difference.
 
 mod axum_server;
 mod composition;
@@ -15,12 +15,12 @@ mod pause;
 mod random_steps;
 #[cfg(feature = "redis")]
 mod redis;
-#[allow(dead_code, unreachable_pub)] // what other tests need of it
+#[allow(dead_code, unreachable_pub)] // used by other tests
 #[cfg(feature = "redis")]
 #[path = "../support/redis.rs"]
 mod redis_server;
 mod shop;
-#[allow(dead_code)] // the part that is for limits
+#[allow(dead_code)] // used by the tests of the limit
 #[path = "../layers/support.rs"]
 mod support;
 mod tower_contract;

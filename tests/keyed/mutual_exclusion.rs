@@ -1,4 +1,4 @@
-//! Who keeps whom out.
+//! Which requests exclude each other.
 
 use crate::modes;
 use crate::shop::*;
@@ -99,7 +99,7 @@ async fn encodings_of_one_segment_are_one_key() {
 async fn layers_with_different_names_are_independent() {
     let (permits, shop) = (permits(), Shop::default());
     let mut inside = Vec::new();
-    // A key and a name that look alike when joined, and the other kind under the same name.
+    // A layer name and a key that look alike when joined, and a limit with the name of a mutex.
     for (name, key) in [("buy", "7"), ("sell", "7"), ("buy+7", ""), ("", "buy+7")] {
         let layer = KeyedMutexLayer::new(&permits, name, move |_: &Request<()>| key).unwrap();
         let service = layer.layer(shop.service(secs(1)));
@@ -138,7 +138,7 @@ async fn each_tenant_has_its_limit_and_delays_no_other() {
     let tenants: Vec<_> = (0..20).map(|tenant| format!("tenant {tenant}")).collect();
     let mut tasks = Vec::new();
     for (at, tenant) in tenants.iter().enumerate() {
-        // The first ones bring ten times the load.
+        // The first tenants send ten times the load.
         for _ in 0..if at < 3 { 120 } else { 12 } {
             let uri = format!("/tenants/{at}");
             let request = Request::get(uri).header("x-tenant", tenant).body(());
@@ -206,7 +206,7 @@ async fn a_key_of_several_names_excludes_requests_for_each_name() {
             Ok(())
         }
     }));
-    // Every order of every overlap.
+    // Each order of each overlap.
     let carts = [
         vec![0, 1],
         vec![1, 0],
@@ -258,7 +258,7 @@ async fn acquired_names_are_released_if_the_rest_times_out() {
     );
     let error = waiting.await.unwrap().unwrap_err();
     assert_eq!(kind(&error), tower_permit::ErrorKind::WaitTimeout);
-    // The one bound is for both.
+    // One timeout covers both names.
     assert!(start.elapsed() < millis(3100), "{:?}", start.elapsed());
     settle().await;
     at_once.oneshot("a").await.expect("given back");

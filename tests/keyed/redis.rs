@@ -1,4 +1,4 @@
-//! Over Redis, in real time. Two coordinators are two processes to it.
+//! Over Redis, in real time. Two coordinators stand for two processes.
 
 use crate::modes;
 use crate::redis_server::RedisServer;
@@ -76,7 +76,7 @@ async fn two_processes_share_the_limit_of_a_tenant() {
 #[tokio::test]
 async fn unused_keys_leave_nothing_in_redis() {
     let (server, shop) = (RedisServer::start(), Shop::default());
-    // Two hundred names at once on a busy machine: nothing may be lost by the way.
+    // A long lease, since two hundred names at once on a busy machine must not be lost.
     let lease = 5 * LEASE;
     let permits = with_lease(&server, lease);
     let limit = KeyedConcurrencyLimitLayer::new(&permits, "tenant", 3, path_segment(1));
@@ -86,7 +86,7 @@ async fn unused_keys_leave_nothing_in_redis() {
     while let Some(answer) = answers.next().await {
         answer.unwrap();
     }
-    // One lease later. (`DBSIZE` counts what has expired and was not swept yet, `KEYS` does not.)
+    // One lease later. `KEYS` omits expired keys that `DBSIZE` still counts.
     let end = Instant::now() + lease + secs(2);
     loop {
         let keys = server.command(&["KEYS", "*"]).list();

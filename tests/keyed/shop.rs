@@ -1,4 +1,4 @@
-//! What the tests share: a service that knows who is inside for which product.
+//! Shared by the tests: a shop that counts the concurrent requests of each product.
 
 use crate::modes;
 use crate::support::*;
@@ -29,7 +29,7 @@ pub(crate) fn request(uri: &str) -> Request<()> {
     Request::post(uri).body(()).expect("a request")
 }
 
-/// Who is inside, for each product, and who was, in order.
+/// Counts the running requests of each product, and records all requests in order.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Shop {
     products: Arc<Mutex<HashMap<String, Witness>>>,
@@ -46,7 +46,7 @@ pub(crate) struct Served {
 pub(crate) type Answer = Pin<Box<dyn Future<Output = Result<Response<()>, Boom>> + Send>>;
 
 impl Shop {
-    /// A service that takes so long for each.
+    /// A service that takes this long for each request.
     pub(crate) fn service(
         &self,
         takes: Duration,
@@ -81,7 +81,7 @@ impl Shop {
     }
 }
 
-/// In paused time: whether nothing of these keys is held or waited for.
+/// In paused time: whether these keys are free and have no queued ticket.
 pub(crate) async fn all_free(permits: &Coordinator, products: &[&str]) -> bool {
     let layer = mutex(permits).reject_when_full();
     for product in products {

@@ -1,4 +1,4 @@
-//! What tower and axum ask of a service.
+//! What tower and axum require of a service.
 
 use crate::shop::*;
 use crate::support::*;
@@ -20,7 +20,7 @@ fn shareable<T: Clone + Send + Sync + 'static>() {}
 fn is_shareable<T: Clone + Send + Sync + 'static>(_: &T) {}
 fn is_future<F: Future + Send + 'static>(_: F) {}
 
-/// Not `Clone`, and none of the extractors has to be.
+/// Not `Clone`: extractors need not be.
 struct OwnExtractor;
 
 impl tower_permit::layers::keyed::KeyExtractor<Request<()>> for OwnExtractor {
@@ -52,7 +52,7 @@ fn auto_traits() {
     is_future(service.call(buy("7")));
 }
 
-/// What a user may want to write down: the types have names.
+/// The types can be named in a struct.
 struct Named {
     _service: KeyedMutex<(), PathSegment>,
     _closure: KeyedConcurrencyLimit<(), fn(&Request<()>) -> String>,
@@ -89,19 +89,19 @@ async fn the_inner_service_is_made_ready_once_the_key_is_held() {
     let control = inner.control.clone();
     let mut service = mutex(&permits).layer(inner);
     control.busy(true);
-    // Ready, always: which key is wanted is not known.
+    // Always ready, since the key is not known.
     assert!(poll_ready(&mut service).is_ready());
     let first = tokio::spawn(service.call(buy("7")));
     settle().await;
     assert_eq!(control.calls(), 0);
-    // It has its key already.
+    // It holds its key already.
     let refused = mutex(&permits)
         .reject_when_full()
         .layer(shop.service(millis(1)));
     assert!(refused.oneshot(buy("7")).await.is_err());
     control.busy(false);
     first.await.unwrap().unwrap();
-    // Ready is not asked for: `Strict` panics if the clone were called unready.
+    // Without `poll_ready`: `Strict` panics if the clone is called while not ready.
     service.call(buy("7")).await.unwrap();
     let all: Vec<_> = (0..5).map(|_| service.call(buy("7"))).collect();
     futures_util::future::try_join_all(all).await.unwrap();
@@ -142,7 +142,7 @@ async fn a_panic_of_the_inner_future_releases_the_key() {
     assert!(all_free(&permits, &["7"]).await);
 }
 
-/// Panics at once: when it is made ready, or when it is called.
+/// Panics in `poll_ready` or in `call`.
 #[derive(Clone, Copy)]
 enum Panics {
     Readied,
@@ -193,7 +193,7 @@ async fn a_request_dropped_before_the_inner_service_is_ready_releases_the_key() 
 
 #[tokio::test(start_paused = true)]
 async fn building_a_layer_neither_connects_nor_spawns() {
-    // No runtime is needed to build any of it.
+    // No runtime is needed to build a layer or a service.
     std::thread::spawn(|| {
         let layer = KeyedMutexLayer::new(&permits(), "buy", path_segment(1)).unwrap();
         drop(layer.clone().layer(()).clone());

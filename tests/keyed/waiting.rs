@@ -1,4 +1,4 @@
-//! Waits, and their ends.
+//! Waits: timeout, bounds, cancellation.
 
 use crate::shop::*;
 use crate::support::*;
@@ -67,22 +67,22 @@ async fn waiting_requests_are_bounded_per_key_and_in_total() {
         let answer = service.clone().oneshot(buy(product));
         async move { kind(&answer.await.unwrap_err()) }
     };
-    // Two for the first product, and no third;
+    // Two for the first product, and no third.
     for _ in 0..2 {
         inside.push(tokio::spawn(service.clone().oneshot(buy("1"))));
     }
     settle().await;
     assert_eq!(refused("1").await, ErrorKind::TooManyWaiting);
-    // one more in all, and no other, not even for a key that is free.
+    // One more in total, and no other, not even for a free key.
     let third = tokio::spawn(service.clone().oneshot(buy("2")));
     settle().await;
     assert_eq!(refused("2").await, ErrorKind::TooManyWaiting);
     assert_eq!(refused("3").await, ErrorKind::TooManyWaiting);
-    // A place is free again when somebody gives up,
+    // A cancelled wait makes room for another one.
     third.abort();
     settle().await;
     service.clone().oneshot(buy("3")).await.unwrap();
-    // and when somebody goes in.
+    // So does a granted one.
     for one in inside {
         one.await.unwrap().unwrap();
     }
@@ -143,7 +143,7 @@ async fn an_unclaimed_grant_passes_to_the_next_request() {
     let mut service = mutex(&permits).layer(shop.service(secs(1)));
     let first = tokio::spawn(service.clone().oneshot(buy("7")));
     settle().await;
-    // In line, and then forgotten for a while.
+    // Enqueued, and then not polled for a while.
     let mut idle = Box::pin(tower::Service::call(&mut service, buy("7")));
     assert!(futures_util::poll!(idle.as_mut()).is_pending());
     settle().await;
@@ -172,7 +172,7 @@ async fn a_grant_lost_before_the_poll_admits_no_request() {
         assert!(futures_util::poll!(request.as_mut()).is_pending());
         settle().await;
         assert_eq!(layer.inspect(7).await.unwrap().in_use, 1);
-        // Nothing runs for two leases: as if the process had been stopped.
+        // No task runs for two leases, as if the process had been stopped.
         tokio::time::advance(secs(20)).await;
         request.await.expect("in line again");
     }

@@ -1,4 +1,4 @@
-//! An axum server on a real socket.
+//! An axum server on a TCP socket.
 
 use crate::support::*;
 use axum::Router;
@@ -20,7 +20,7 @@ async fn serve(app: Router) -> SocketAddr {
     address
 }
 
-/// A stream that is inside until its end, or its drop.
+/// A streamed body that the witness counts until it ends or is dropped.
 fn streamed(witness: &Witness, pieces: usize) -> Body {
     Body::from_stream(stream::unfold(
         (witness.enter(), pieces),
@@ -32,7 +32,7 @@ fn streamed(witness: &Witness, pieces: usize) -> Body {
     ))
 }
 
-/// A client without a pool: each request is a connection of its own.
+/// A client without a connection pool: each request opens a connection.
 fn client() -> reqwest::Client {
     reqwest::Client::builder()
         .pool_max_idle_per_host(0)

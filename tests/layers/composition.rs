@@ -1,4 +1,4 @@
-//! With the other middleware of tower.
+//! The limit together with other middleware of tower.
 
 use crate::support::*;
 use std::convert::Infallible;
@@ -38,12 +38,12 @@ async fn load_shed_works_with_reject_when_full() {
         .load_shed()
         .layer(layer.reject_when_full())
         .service(echo());
-    // Nothing is shed while there is room,
+    // No request is shed while a permit is free.
     for _ in 0..3 {
         let answer = service.ready().await.unwrap().call("hello").await;
         assert_eq!(answer.unwrap(), "hello");
     }
-    // and when there is none, it is the limit that says so.
+    // Without a free permit, the limit rejects the request.
     let _held = semaphore.acquire().await.unwrap();
     let error = service.ready().await.unwrap().call("hello").await;
     assert_eq!(kind(&error.unwrap_err()), ErrorKind::LimitReached);
@@ -69,7 +69,7 @@ async fn steer_does_not_starve_other_services() {
     let semaphore = semaphore(2);
     let layer = LimitLayer::new(semaphore.clone()).release_at_response();
     let services = [layer.layer(echo()), layer.layer(echo())];
-    // `Steer` makes all of its services ready before it picks one: the other one's reservation must not rest.
+    // `Steer` makes all its services ready before it picks one: the reservation of the others must expire.
     let mut steer = tower::steer::Steer::new(services, |request: &&str, _: &[_]| {
         usize::from(*request == "second")
     });
@@ -167,7 +167,7 @@ async fn an_outer_timeout_cancels_the_wait() {
             std::future::pending::<()>().await;
             Ok::<_, Infallible>(())
         }));
-    // The wait is in `poll_ready`, which `Timeout` does not bound; without it all is in the future.
+    // `Timeout` does not bound a wait in `poll_ready`. Without `poll_ready` the whole wait is in the future.
     let error = service.call(()).await.unwrap_err();
     assert!(error.is::<tower::timeout::error::Elapsed>());
     drop(held);

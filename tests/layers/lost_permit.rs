@@ -21,7 +21,7 @@ fn limit() -> (Coordinator, LimitLayer) {
     (permits, LimitLayer::new(semaphore))
 }
 
-/// Takes the one permit away, and waits until its process has surely heard of it.
+/// Evicts the only permit, and waits until its process has noticed.
 async fn evict(permits: &Coordinator) {
     let seen = permits.inspect("test").await.unwrap();
     let ticket = &seen.holders[0].ticket;
@@ -29,7 +29,7 @@ async fn evict(permits: &Coordinator) {
     tokio::time::sleep(secs(10)).await;
 }
 
-/// A service that is inside until it is told to answer.
+/// A service that runs until a signal to respond.
 fn slow(
     witness: Witness,
     answer: watch::Receiver<bool>,
@@ -129,7 +129,7 @@ async fn a_pending_body_ends_with_on_lost_end() {
 
 #[tokio::test(start_paused = true)]
 async fn a_lost_permit_cannot_be_held_too_long() {
-    // Lost in the inner future, which goes on; the body then goes on too.
+    // Lost while the inner future runs, which continues. So does the body.
     let (permits, layer) = limit();
     let (answer, answered) = watch::channel(false);
     let service = layer

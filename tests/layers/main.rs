@@ -1,4 +1,4 @@
-//! The layers, over the in-process backend.
+//! The concurrency limit over the in-process backend.
 
 mod axum_server;
 mod composition;

@@ -1,4 +1,4 @@
-//! Services used in any order: poll, call, clone, drop, wait.
+//! Random sequences of poll, call, clone, drop and wait.
 
 use crate::support::*;
 use proptest::prelude::*;
@@ -89,13 +89,13 @@ fn run(steps: Vec<Step>, queue: bool) {
             }
         }
 
-        // Everybody who is still on the way ends,
+        // All pending requests end.
         control.busy(false);
         for future in futures {
             let end = tokio::time::timeout(Duration::from_secs(60), future).await;
             drop(end.expect("a request that never ends"));
         }
-        // nobody was inside beyond the limit, and all of it is free once the services are gone.
+        // The limit was kept, and all permits are free once the services are dropped.
         assert!(witness.peak() <= LIMIT, "{} inside", witness.peak());
         assert_eq!(witness.inside(), 0);
         drop(services);

@@ -1,4 +1,4 @@
-//! Requests that get no permit.
+//! Requests that are rejected.
 
 use crate::support::*;
 use bytes::Bytes;
@@ -91,7 +91,7 @@ async fn a_request_above_max_waiting_is_rejected_at_once() {
     let error = third.call("hello").await.unwrap_err();
     assert_eq!(kind(&error), ErrorKind::TooManyWaiting);
 
-    // A place that is given up can be had.
+    // A cancelled wait makes room for another one.
     let [_, second] = waiting;
     drop(second);
     assert!(stays_pending(&mut third).await);
@@ -107,7 +107,7 @@ async fn reject_when_full_tries_once_in_call() {
         .release_at_response()
         .layer(inner);
 
-    // `poll_ready` is the inner one's, and takes nothing.
+    // `poll_ready` only polls the inner service, and acquires nothing.
     assert!(matches!(poll_ready(&mut service), Poll::Ready(Ok(()))));
     assert!(is_free(&semaphore).await);
     control.busy(true);
@@ -168,7 +168,7 @@ fn a_call_outside_a_runtime_is_rejected() {
     assert_eq!(kind(&error), ErrorKind::NoRuntime);
 }
 
-/// Runs a future that never has to wait for an event from outside.
+/// Runs a future that needs no external event.
 fn futures_executor<F: Future>(future: F) -> F::Output {
     let waker = futures_util::task::noop_waker();
     let mut cx = std::task::Context::from_waker(&waker);
@@ -182,9 +182,9 @@ fn futures_executor<F: Future>(future: F) -> F::Output {
     panic!("it waits");
 }
 
-// === refusals as responses ===
+// === rejections as responses ===
 
-/// Refused by a limit that is reached.
+/// Returns the rejection of a request by a reached limit.
 async fn refused(layer: LimitLayer, request: Request<()>) -> Response<impl Body<Data = Bytes>> {
     let service = layer
         .reject_with_response()
@@ -240,7 +240,7 @@ async fn http_gets_429_with_retry_after() {
 
 #[tokio::test(start_paused = true)]
 async fn http_gets_503_when_the_client_is_not_the_cause() {
-    // Held for too long, before there was an answer.
+    // Held for too long, before there was a response.
     let service = LimitLayer::new(semaphore(1))
         .max_hold(secs(5))
         .reject_with_response()
@@ -308,7 +308,7 @@ async fn hold_and_rejection_policies_are_independent() {
     drop(held);
     let one = early.clone().oneshot(Request::new(())).await.unwrap();
     assert_eq!(one.status(), 200);
-    // The first has gone back at the response, the second stays in its body.
+    // The first permit was released with the response, the second is held by the body.
     let two = late.clone().oneshot(Request::new(())).await.unwrap();
     assert_eq!(two.status(), 200);
     assert_eq!(

@@ -1,4 +1,4 @@
-//! Round a `reqwest::Client`.
+//! The limit around a `reqwest::Client`.
 
 use crate::support::*;
 use axum::Router;
@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use tower::{Layer, Service, ServiceBuilder, ServiceExt};
 use tower_permit::{DistributedConcurrencyLimitLayer as LimitLayer, ErrorKind};
 
-/// `/slow` streams a first piece, and the second when it is told to.
+/// Starts a server. `/slow` streams a first chunk, and the second one after a signal.
 async fn upstream() -> (SocketAddr, watch::Sender<bool>) {
     let (go, gone) = watch::channel(false);
     let slow = move || async move {
@@ -112,9 +112,12 @@ async fn rejections_and_client_errors_are_distinguishable() {
     drop(held);
 
     let closed = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let nobody = closed.local_addr().unwrap();
+    let unreachable = closed.local_addr().unwrap();
     drop(closed);
-    let error = service.oneshot(request(nobody, "/fast")).await.unwrap_err();
+    let error = service
+        .oneshot(request(unreachable, "/fast"))
+        .await
+        .unwrap_err();
     assert!(error.downcast_ref::<reqwest::Error>().unwrap().is_connect());
 }
 

@@ -1,4 +1,4 @@
-//! The ideas of tower's own tests of its concurrency limit: reserving in `poll_ready`, and every way back.
+//! Reservations in `poll_ready` and each way to release them, after tower's tests of its concurrency limit.
 
 use crate::support::*;
 use std::task::{Context, Poll};
@@ -27,7 +27,7 @@ async fn the_limit_bounds_requests_in_flight() {
     assert!(stays_pending(&mut service).await);
     assert_request_eq!(handle, "hello 1").send_response("world 1");
     assert_request_eq!(handle, "hello 2").send_response("world 2");
-    // The answer is there, but nobody has looked at it yet.
+    // The response is ready, but its future has not been polled yet.
     assert!(stays_pending(&mut service).await);
 
     assert_eq!(r1.await.unwrap(), "world 1");
@@ -137,7 +137,7 @@ async fn a_clone_starts_without_a_reservation() {
     ready(&mut s1).await.unwrap();
     let mut s2 = s1.clone();
     assert!(stays_pending(&mut s2).await);
-    // The original still has its own.
+    // The original still has its reservation.
     let response = s1.call("hello");
     assert_request_eq!(handle, "hello").send_response("world");
     assert_eq!(response.await.unwrap(), "world");
@@ -176,7 +176,7 @@ async fn no_permit_is_held_while_the_inner_service_is_not_ready() {
     ready(&mut service).await.unwrap();
     assert!(!is_free(&semaphore).await);
 
-    // It breaks its promise: the reservation goes back at the next look.
+    // The inner service is no longer ready: the next poll releases the reservation.
     control.busy(true);
     assert!(poll_ready(&mut service).is_pending());
     assert!(is_free(&semaphore).await);

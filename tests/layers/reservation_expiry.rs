@@ -1,4 +1,4 @@
-//! Reservations that `call` did not use in time, and calls that nothing made ready.
+//! Reservations that `call` does not use in time, and calls without `poll_ready`.
 
 use crate::support::*;
 use std::task::Poll;
@@ -30,7 +30,7 @@ async fn a_ready_service_stays_ready() {
     let held = semaphore.acquire().await.unwrap();
     assert!(matches!(poll_ready(&mut service), Poll::Ready(Ok(()))));
 
-    // The call takes its turn inside its future.
+    // The call acquires its permit in its future.
     let control = service.get_ref().control.clone();
     let mut response = spawned(service.call("late"));
     assert!(!response.is_over().await);
@@ -77,7 +77,7 @@ async fn a_permit_granted_without_a_poll_is_released() {
 
     tokio::time::sleep(secs(2)).await;
     let held = semaphore.acquire().await.unwrap();
-    // The wait ended long ago, and its permit has gone back: not ready.
+    // The wait ended long ago, and its permit has been released: not ready.
     assert!(stays_pending(&mut service).await);
     drop(held);
     ready(&mut service).await.unwrap();
@@ -98,7 +98,7 @@ async fn an_unpolled_future_releases_its_permit() {
     drop(held);
     tokio::time::sleep(secs(2)).await;
     let held = semaphore.acquire().await.unwrap();
-    // Its turn went by: it does not run on the permit that it was granted once.
+    // Its permit was released: it does not run without a new one.
     assert!(futures_util::poll!(response.as_mut()).is_pending());
     settle().await;
     assert!(futures_util::poll!(response.as_mut()).is_pending());
@@ -109,7 +109,7 @@ async fn an_unpolled_future_releases_its_permit() {
 
 #[tokio::test(start_paused = true)]
 async fn the_service_that_was_made_ready_is_the_one_that_is_called() {
-    // Its readiness is a permit of its own: a clone would wait for it for ever.
+    // Its readiness is a permit of another semaphore: a clone would wait for it for ever.
     let inner = tower::limit::ConcurrencyLimit::new(echo(), 1);
     let mut service = LimitLayer::new(semaphore(1))
         .release_at_response()
@@ -238,7 +238,7 @@ async fn a_call_long_after_ready_is_served() {
     }
 }
 
-/// A future in a task of its own.
+/// A future that runs in its own task.
 struct Spawned<T>(tokio::task::JoinHandle<T>);
 
 fn spawned<F>(future: F) -> Spawned<F::Output>

@@ -1,4 +1,4 @@
-//! How long a response holds its permit.
+//! When a response releases its permit.
 
 use crate::support::*;
 use bytes::Bytes;
@@ -60,7 +60,7 @@ async fn an_empty_body_holds_no_permit() {
     assert!(response.body().is_end_stream());
     assert!(is_free(&semaphore).await);
 
-    // 204 and HEAD are no case of their own: their bodies are empty.
+    // Responses with status 204 and to HEAD requests also have an empty body.
     let (semaphore, layer) = limit();
     let response = limited(layer, Full::new(Bytes::new())).await;
     assert!(is_free(&semaphore).await);
@@ -151,10 +151,7 @@ async fn a_permit_is_released_once() {
     let held = semaphore.acquire().await.unwrap();
     assert!(response.body_mut().frame().await.is_none());
     drop(response);
-    assert!(
-        !is_free(&semaphore).await,
-        "somebody else's permit went back"
-    );
+    assert!(!is_free(&semaphore).await, "another permit was released");
     drop(held);
 }
 
@@ -192,7 +189,7 @@ async fn a_body_held_for_too_long_ends_with_an_error() {
     assert!(waited > secs(55) && waited < secs(65), "{waited:?}");
     assert!(is_free(&semaphore).await);
 
-    // Nothing follows, whatever the inner body still has.
+    // No frame follows, even if the inner body has more.
     feed.data("world");
     assert!(response.body().is_end_stream());
     assert_eq!(response.body().size_hint().exact(), Some(0));
@@ -243,7 +240,7 @@ async fn with_release_at_response_the_body_holds_no_permit() {
     let service = layer
         .release_at_response()
         .layer(bodies(move || body.lock().expect("lock").take().unwrap()));
-    // The response's type is the inner one's.
+    // The response type is that of the inner service.
     let response: Response<Fed> = service.oneshot(Request::new(())).await.unwrap();
     assert!(is_free(&semaphore).await);
     drop(response);
@@ -261,14 +258,14 @@ async fn a_handle_holds_the_permit_beyond_the_response() {
             async { Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new())) }
         }));
 
-    // The handle alone holds nothing.
+    // The handle alone does not hold the permit.
     drop(service.ready().await.unwrap().call(Request::new(())).await);
     let handle = handles.recv().await.unwrap().expect("a handle");
     assert!(is_free(&semaphore).await);
     assert!(handle.upgrade().is_none());
 
     let response = service.ready().await.unwrap().call(Request::new(()));
-    // In a background task, say, or an upgraded connection.
+    // For example in a background task or an upgraded connection.
     let guard = handles.recv().await.unwrap().unwrap().upgrade().unwrap();
     drop(response.await);
     assert!(!is_free(&semaphore).await);
@@ -308,7 +305,7 @@ async fn expose_permit_keeps_rejections_as_errors() {
     drop(response.await.unwrap());
     let guard = guards.recv().await.unwrap().expect("a permit to keep");
     assert!(!is_free(&semaphore).await);
-    // The refusal that waits is an error.
+    // A rejection after a wait is an error.
     let refused = service.ready().await.unwrap().call(Request::new(())).await;
     let kind = crate::support::kind(&refused.map(drop).unwrap_err());
     assert_eq!(kind, tower_permit::ErrorKind::WaitTimeout);
@@ -316,7 +313,7 @@ async fn expose_permit_keeps_rejections_as_errors() {
     assert!(is_free(&semaphore).await);
 }
 
-/// A response type of a user's own.
+/// A custom response type.
 struct Completion<B> {
     tokens: B,
 }

@@ -1,4 +1,4 @@
-//! Mutexes over the in-process backend: one holder at a time, tokens that rise, loss, re-entrancy, several at once.
+//! Mutexes over the in-process backend: exclusion, increasing tokens, loss, re-entrancy, several locks together.
 
 #[path = "../support/modes.rs"]
 #[allow(dead_code, unreachable_pub)]
@@ -17,7 +17,7 @@ fn alone() -> Coordinator {
     modes::coordinator(Memory::new())
 }
 
-/// Does not compile if a guard can be cloned: then a hold would have no one owner.
+/// Does not compile if a guard can be cloned: a lock has one owner.
 const _: fn() = || {
     trait NotClone<Is> {
         fn check() {}
@@ -28,7 +28,7 @@ const _: fn() = || {
     let _ = <tower_permit::MutexGuard as NotClone<_>>::check;
 };
 
-/// Gives every task that can go on the time to do so.
+/// Lets every task run until it waits.
 async fn settle() {
     for _ in 0..64 {
         tokio::task::yield_now().await;
@@ -95,7 +95,7 @@ async fn a_pause_longer_than_the_lease_loses_the_lock_and_the_next_token_is_high
     let permits = alone();
     let mutex = permits.mutex("x").unwrap();
     let guard = mutex.lock().await.unwrap();
-    // Nothing runs for two leases: as if the process had been stopped.
+    // No task runs for two leases, as if the process had been stopped.
     advance(20 * SECOND).await;
     assert!(!guard.is_valid());
     let lost = timeout(Duration::ZERO, guard.lost()).await;
@@ -104,9 +104,12 @@ async fn a_pause_longer_than_the_lease_loses_the_lock_and_the_next_token_is_high
     let next = mutex.lock().await.unwrap();
     assert!(next.token() > guard.token());
     sleep(SECOND).await;
-    assert!(!guard.is_valid(), "what was lost does not come back");
+    assert!(!guard.is_valid(), "a lost lock stays lost");
     assert!(!guard.unlock().await.unwrap());
-    assert!(next.is_valid(), "a late unlock frees nobody else");
+    assert!(
+        next.is_valid(),
+        "a late unlock does not affect the next holder"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -115,7 +118,7 @@ async fn an_unlock_past_the_deadline_returns_false() {
     let mutex = permits.mutex("x").unwrap();
     let guard = mutex.lock().await.unwrap();
     advance(20 * SECOND).await;
-    // The store may not have let it go yet; but `is_valid` would have said `false`.
+    // The store may still hold the ticket, but `is_valid` would return `false`.
     assert!(!guard.unlock().await.unwrap());
     assert!(mutex.try_lock().await.is_ok());
 }
@@ -130,7 +133,7 @@ async fn a_lock_lost_before_its_caller_runs_is_acquired_again() {
     assert_eq!(mutex.inspect().await.unwrap().in_use, 1);
     advance(20 * SECOND).await;
     let guard = lock.await.unwrap();
-    assert!(guard.is_valid(), "another one, from the end of the line");
+    assert!(guard.is_valid(), "a new lock, from the end of the queue");
     assert!(guard.unlock().await.unwrap());
 }
 
@@ -156,7 +159,7 @@ async fn an_evicted_guard_is_lost() {
     assert!(!guard.is_valid());
     assert_eq!(guard.reenter().unwrap_err().kind(), ErrorKind::Lost);
     assert!(!guard.unlock().await.unwrap());
-    // Nor does an unlock claim to have held it that comes before the news.
+    // An unlock before the loss is noticed does not return `true` either.
     let guard = mutex.lock().await.unwrap();
     assert!(mutex.evict(&guard.ticket()).await.unwrap());
     assert!(!guard.unlock().await.unwrap());
@@ -171,7 +174,7 @@ async fn dropping_the_last_guard_unlocks() {
     let innermost = inner.reenter().unwrap();
     assert_eq!(outer.token(), innermost.token());
     drop(outer);
-    assert!(inner.unlock().await.unwrap(), "held, and still locked");
+    assert!(inner.unlock().await.unwrap(), "held until now");
     settle().await;
     assert!(mutex.try_lock().await.is_err());
     drop(innermost);
@@ -226,7 +229,7 @@ async fn locks_cancelled_at_random_leave_no_state() {
         })
         .collect();
     for task in tasks {
-        // Many are refused: too many wait already.
+        // Many are refused with `TooManyWaiting`.
         let _ = task.await;
     }
     settle().await;
@@ -242,7 +245,7 @@ async fn locks_cancelled_at_random_leave_no_state() {
     }
 }
 
-// --- several at once ---
+// --- several locks together ---
 
 #[tokio::test(start_paused = true)]
 async fn lock_all_does_not_deadlock() {
@@ -400,7 +403,12 @@ async fn each_name_excludes_only_itself() {
     let mut guards = Vec::new();
     for name in names {
         let mutex = permits.mutex(name).unwrap();
-        guards.push(mutex.try_lock().await.expect("nobody else's name"));
+        guards.push(
+            mutex
+                .try_lock()
+                .await
+                .expect("independent of the other names"),
+        );
         assert!(mutex.try_lock().await.is_err());
     }
 }

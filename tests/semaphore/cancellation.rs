@@ -1,4 +1,4 @@
-//! Whatever is dropped, whenever: nothing leaks.
+//! Futures and permits dropped at any time leak nothing.
 
 use crate::witness::Witness;
 use crate::{alone, seen, settle};
@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tokio::time::sleep;
 
-/// Polls a future so many times, with everybody else going on in between, and drops it.
+/// Polls a future this many times, with other tasks running in between, and drops it.
 async fn poll_and_drop<F: Future>(future: F, polls: usize) -> bool {
     let mut future = pin!(future);
     for _ in 0..polls {
@@ -79,7 +79,7 @@ async fn waiters_cancelled_at_random_do_not_delay_others() {
     for task in tasks {
         task.await.unwrap();
     }
-    // Until nothing lingers any more.
+    // Until no permit lingers.
     sleep(Duration::from_millis(20)).await;
     assert_eq!(witness.peak(), 2);
     assert_eq!(seen(&permits).await, (0, 0));

@@ -1,4 +1,4 @@
-//! What is logged: the span of each wait, long waits, losses; never a raw name.
+//! Log events: the span of each wait, long waits, losses; never a raw name.
 
 use crate::logs::Logs;
 use crate::modes;

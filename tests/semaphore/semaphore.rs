@@ -24,7 +24,7 @@ async fn never_more_permits_than_the_limit_are_held() {
     for task in tasks.collect::<Vec<_>>() {
         task.await.expect("no panic");
     }
-    assert_eq!(witness.peak(), 3, "full, and never over");
+    assert_eq!(witness.peak(), 3, "full, and never above the limit");
     assert_eq!(semaphore.stats().granted, 50);
 }
 
@@ -66,7 +66,7 @@ async fn two_processes_share_the_limit() {
     settle().await;
     assert_eq!(seen(&here).await, (1, 1));
     drop(held);
-    // Told by a push: no time goes by.
+    // Notified by a push: no time passes.
     let permit = timeout(Duration::from_millis(1), waiting).await;
     assert!(permit.expect("at once").expect("no panic").is_ok());
 }
@@ -148,13 +148,16 @@ async fn an_evicted_permit_is_lost_and_its_release_returns_false() {
     let permit = semaphore.acquire().await.unwrap();
     assert!(permits.evict("test", &permit.ticket()).await.unwrap());
     assert!(!permits.evict("test", &permit.ticket()).await.unwrap());
-    // Somebody else is in already.
+    // The permit is granted to another caller already.
     let next = semaphore.try_acquire().await.unwrap();
     let lost = timeout(4 * SECOND, permit.lost()).await;
     assert_eq!(lost.expect("at the next renewal").kind(), ErrorKind::Lost);
     assert!(!permit.is_valid());
     assert!(!permit.release().await.unwrap());
-    assert!(next.is_valid(), "a late release frees nobody else");
+    assert!(
+        next.is_valid(),
+        "a late release does not affect the next holder"
+    );
     assert_eq!(semaphore.stats().lost, 1);
     assert_eq!(seen(&permits).await, (1, 0));
 }
@@ -205,7 +208,7 @@ async fn a_lowered_limit_evicts_no_holder_and_grants_nothing_until_it_fits() {
     let error = semaphore.set_limit(0).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidConfig);
     assert_eq!(permits.semaphore("test", 5).unwrap().limit(), 5);
-    assert_eq!(semaphore.limit(), 5, "one limit a name");
+    assert_eq!(semaphore.limit(), 5, "one limit per name");
 }
 
 #[tokio::test(start_paused = true)]
@@ -234,20 +237,20 @@ async fn a_second_guard_holds_the_permit() {
     drop(guard);
     settle().await;
     assert_eq!(seen(&permits).await, (0, 0));
-    assert!(handle.upgrade().is_none(), "nothing to keep any more");
+    assert!(handle.upgrade().is_none(), "the permit is released");
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_unconfirmed_permit_can_still_be_shared() {
     let (permits, semaphore) = alone(1);
     let permit = semaphore.acquire().await.expect("a permit");
-    // Nothing runs for two leases: as if the process had been stopped.
+    // No task runs for two leases, as if the process had been stopped.
     tokio::time::advance(20 * SECOND).await;
-    assert!(!permit.is_valid(), "in doubt");
+    assert!(!permit.is_valid(), "not confirmed");
     let guard = permit
         .handle()
         .upgrade()
-        .expect("neither given back nor lost");
+        .expect("neither released nor lost");
     drop(permit);
     settle().await;
     assert!(guard.is_valid(), "confirmed again");

@@ -24,7 +24,7 @@ pub(super) type GetExtensions<Req> = fn(&mut Req) -> Option<&mut http::Extension
 pub(super) struct AcquireKeys {
     keyspace: Arc<Keyspace>,
     settings: KeyedSettings,
-    /// The queues whose permits are missing, last first.
+    /// The queues of the missing permits, last first.
     wanted: Vec<WantedQueue>,
     /// The time of the first poll.
     started: Option<Instant>,

@@ -27,7 +27,7 @@ pub struct Query {
     name: Cow<'static, str>,
 }
 
-/// Returns an extractor whose key is the whole path, as a list of percent-decoded segments.
+/// Returns an extractor that uses the whole path as the key, as a list of percent-decoded segments.
 ///
 /// Different encodings of one path are one key: `/a%62` is `/ab`, but `/a%2Fb`, which is one segment, is not `/a/b`. Paths
 /// that differ in case, in a trailing slash or in dots are different keys, as they are different routes. The query is not
@@ -36,7 +36,7 @@ pub fn path() -> Path {
     Path {}
 }
 
-/// Returns an extractor whose key is one percent-decoded segment of the path, counted from 0: segment 1 of
+/// Returns an extractor that uses one percent-decoded segment of the path as the key, counted from 0: segment 1 of
 /// `/documents/report/edit` is `report`.
 ///
 /// The key is compared as text. `%37` and `7` are one key; `A` and `a` are two, and so are `7`, `07` and `+7`. **If the
@@ -50,15 +50,16 @@ pub fn path_segment(index: usize) -> PathSegment {
     PathSegment { index }
 }
 
-/// Returns an extractor whose key is the unchanged value of this header; the first one if the header occurs several times.
+/// Returns an extractor that uses the unchanged value of this header as the key; the first value if the header occurs
+/// several times.
 ///
 /// The key appears in the backend and in the log. For a secret value, such as an API key, use a closure that hashes it.
 pub fn header(name: HeaderName) -> Header {
     Header { name }
 }
 
-/// Returns an extractor whose key is the value of this query parameter, decoded as a form: `%37` is `7`, and a plus sign is
-/// a space. The key is compared as text, as with [`path_segment`].
+/// Returns an extractor that uses the value of this query parameter as the key, decoded as a form: `%37` is `7`, and a plus
+/// sign is a space. The key is compared as text, as with [`path_segment`].
 ///
 /// If the parameter occurs several times, the first one counts. A handler that uses the last one, as a map of parameters
 /// does, must reject such a request: the key would be another than the handler's.

@@ -51,9 +51,9 @@ pub trait IntoKey {
 
 /// Extracts the key of a request.
 ///
-/// For HTTP requests it is implemented by closures whose argument type is given, by [`path`](super::path),
+/// For HTTP requests it is implemented by closures with an explicit argument type, by [`path`](super::path),
 /// [`path_segment`](super::path_segment), [`header`](super::header) and [`query`](super::query), and by tuples of
-/// extractors, whose keys are joined and must all be present. For other requests, [`key_fn`] wraps a closure.
+/// extractors: their keys are joined and must all be present. For other requests, [`key_fn`] wraps a closure.
 ///
 /// Requests about one thing must have one key: extract what the handler compares, not the text it parses. If a handler
 /// parses a number, `7`, `07` and `+7` are one number and must be one key:

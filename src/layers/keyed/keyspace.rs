@@ -14,7 +14,7 @@ pub(super) struct Keyspace {
     kind: Kind,
     /// The layer's name.
     name: Arc<str>,
-    /// The limit of keys without a limit of their own.
+    /// The limit of a key without `Key::with_limit`.
     limit: u32,
     /// Requests that wait for any key of this layer.
     waiting: AtomicUsize,

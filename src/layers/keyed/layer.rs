@@ -180,7 +180,7 @@ impl<M, K, H, R> KeyedLayer<M, K, H, R> {
         self
     }
 
-    /// Sets what happens to a request whose key is lost while it runs, or while it waits for more keys. Default:
+    /// Sets what happens to a request that loses its key while it runs, or while it waits for more keys. Default:
     /// [`OnLost::End`] for the mutex, [`OnLost::Continue`] for the limit.
     #[must_use]
     pub fn on_lost(mut self, action: OnLost) -> Self {

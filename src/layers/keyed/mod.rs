@@ -32,8 +32,8 @@
 //!
 //! # The key
 //!
-//! A [`KeyExtractor`] returns it: [`path_segment`], [`path`], [`header`], [`query`], a tuple of extractors whose keys are
-//! joined, or a closure:
+//! A [`KeyExtractor`] returns it: [`path_segment`], [`path`], [`header`], [`query`], a tuple of extractors with joined keys, or a
+//! closure:
 //!
 //! ```
 //! use http::Request;

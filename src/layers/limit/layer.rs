@@ -105,7 +105,7 @@ impl<H, R> DistributedConcurrencyLimitLayer<H, R> {
         self
     }
 
-    /// Sets what happens to a running request whose permit is lost. Default: [`OnLost::Continue`].
+    /// Sets what happens to a running request that loses its permit. Default: [`OnLost::Continue`].
     #[must_use]
     pub fn on_lost(mut self, action: OnLost) -> Self {
         self.settings.on_lost = action;
