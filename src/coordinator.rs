@@ -191,7 +191,7 @@ impl Coordinator {
         }
         if queues.is_empty() {
             return Err(Error::config(
-                "no name to lock was given: it takes at least 1",
+                "the set of names to lock is empty: pass at least 1 name",
             ));
         }
         let mutexes = queues.into_iter();

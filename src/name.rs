@@ -243,8 +243,8 @@ mod tests {
             assert!(form.len() <= MAX_ENCODED, "{form}");
             let plain = |c: char| c.is_ascii_alphanumeric() || "-_.:%~+".contains(c);
             assert!(form.chars().all(plain), "{form}");
-            let back = Queue::from_encoded("mutex", &form).unwrap();
-            assert_eq!(back.name(), form, "from_encoded accepts it");
+            let queue = Queue::from_encoded("mutex", &form).unwrap();
+            assert_eq!(queue.name(), form, "from_encoded accepts it");
         }
     }
 

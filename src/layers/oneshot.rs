@@ -39,7 +39,7 @@ where
             match self.as_mut().project() {
                 OneshotProj::Readying { service, request } => {
                     ready!(service.poll_ready(cx))?;
-                    // A call that panics leaves no request behind: nothing is left to poll.
+                    // Only after a panic of `call`: there is no future to poll.
                     let Some(request) = request.take() else {
                         return Poll::Pending;
                     };

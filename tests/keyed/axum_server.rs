@@ -114,7 +114,7 @@ async fn rejections_are_responses() {
     let mut tries = 0;
     while layer.inspect("7").await.unwrap().in_use > 0 {
         tries += 1;
-        assert!(tries < 1000, "never given back");
+        assert!(tries < 1000, "never released");
         tokio::time::sleep(millis(10)).await;
     }
 }

@@ -251,5 +251,5 @@ async fn a_request_without_extensions_waits_for_itself_and_times_out() {
     let alone = layer
         .reject_when_full()
         .layer(Strict::new(|_: u32| async { Ok(()) }));
-    alone.oneshot(7).await.expect("given back");
+    alone.oneshot(7).await.expect("released");
 }

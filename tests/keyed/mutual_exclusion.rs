@@ -254,14 +254,14 @@ async fn acquired_names_are_released_if_the_rest_times_out() {
         .layer(Strict::new(|_| async { Ok(()) }));
     assert!(
         at_once.clone().oneshot("a").await.is_err(),
-        "it is taken first"
+        "it is acquired first"
     );
     let error = waiting.await.unwrap().unwrap_err();
     assert_eq!(kind(&error), tower_permit::ErrorKind::WaitTimeout);
     // One timeout covers both names.
     assert!(start.elapsed() < millis(3100), "{:?}", start.elapsed());
     settle().await;
-    at_once.oneshot("a").await.expect("given back");
+    at_once.oneshot("a").await.expect("released");
     b.await.unwrap().unwrap();
 }
 

@@ -113,11 +113,11 @@ async fn a_dropped_request_leaves_the_queue() {
     let service = mutex(&permits).layer(shop.service(secs(1)));
     let first = tokio::spawn(service.clone().oneshot(buy("7")));
     settle().await;
-    let gone = tokio::spawn(service.clone().oneshot(buy("7")));
+    let dropped = tokio::spawn(service.clone().oneshot(buy("7")));
     settle().await;
     let last = tokio::spawn(service.oneshot(buy("7")));
     settle().await;
-    gone.abort();
+    dropped.abort();
     let start = Instant::now();
     first.await.unwrap().unwrap();
     last.await.unwrap().unwrap();

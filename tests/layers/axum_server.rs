@@ -111,7 +111,7 @@ async fn a_disconnected_client_releases_its_permit() {
     assert!(!waiting.is_finished());
 
     drop(connection);
-    let permit = timeout(secs(10), waiting).await.expect("given back");
+    let permit = timeout(secs(10), waiting).await.expect("released");
     drop(permit.unwrap().unwrap());
     assert_eq!(witness.inside(), 0);
 }
@@ -131,7 +131,7 @@ async fn head_and_no_content_hold_no_permit() {
         let response = client.get(format!("http://{address}/none")).send().await;
         assert_eq!(response.unwrap().status(), 204);
         let permit = timeout(secs(10), semaphore.acquire()).await;
-        drop(permit.expect("given back").unwrap());
+        drop(permit.expect("released").unwrap());
     }
 }
 
@@ -162,12 +162,7 @@ async fn background_work_holds_the_permit() {
     let mut acquire = Box::pin(semaphore.acquire());
     assert!(timeout(millis(100), acquire.as_mut()).await.is_err());
     finish.send(true).unwrap();
-    drop(
-        timeout(secs(10), acquire)
-            .await
-            .expect("given back")
-            .unwrap(),
-    );
+    drop(timeout(secs(10), acquire).await.expect("released").unwrap());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -102,7 +102,7 @@ fn run(steps: Vec<Step>, queue: bool) {
         for _ in 0..2 {
             let all = (semaphore.acquire(), semaphore.acquire());
             let all = tokio::time::timeout(millis(5), futures_util::future::join(all.0, all.1));
-            let (one, two) = all.await.expect("a permit that never came back");
+            let (one, two) = all.await.expect("a permit was never released");
             drop((one.unwrap(), two.unwrap()));
         }
     });

@@ -16,14 +16,17 @@ use tower_permit::{DistributedConcurrencyLimitLayer as LimitLayer, ErrorKind};
 
 /// Starts a server. `/slow` streams a first chunk, and the second one after a signal.
 async fn upstream() -> (SocketAddr, watch::Sender<bool>) {
-    let (go, gone) = watch::channel(false);
+    let (go, signal) = watch::channel(false);
     let slow = move || async move {
-        Body::from_stream(stream::unfold((0, gone), |(piece, mut gone)| async move {
-            if piece == 1 {
-                let _ = gone.wait_for(|gone| *gone).await;
-            }
-            (piece < 2).then_some((Ok::<_, Infallible>("piece\n"), (piece + 1, gone)))
-        }))
+        Body::from_stream(stream::unfold(
+            (0, signal),
+            |(piece, mut signal)| async move {
+                if piece == 1 {
+                    let _ = signal.wait_for(|sent| *sent).await;
+                }
+                (piece < 2).then_some((Ok::<_, Infallible>("piece\n"), (piece + 1, signal)))
+            },
+        ))
     };
     let app = Router::new()
         .route("/slow", get(slow))
@@ -59,12 +62,7 @@ async fn a_streamed_response_holds_the_permit_until_its_end() {
     assert!(timeout(millis(100), acquire.as_mut()).await.is_err());
     go.send(true).unwrap();
     assert_eq!(response.text().await.unwrap(), "piece\n");
-    drop(
-        timeout(secs(10), acquire)
-            .await
-            .expect("given back")
-            .unwrap(),
-    );
+    drop(timeout(secs(10), acquire).await.expect("released").unwrap());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -75,7 +73,7 @@ async fn a_response_dropped_unread_releases() {
     let response = service.oneshot(request(address, "/slow")).await.unwrap();
     drop(response);
     let permit = timeout(secs(10), semaphore.acquire()).await;
-    drop(permit.expect("given back").unwrap());
+    drop(permit.expect("released").unwrap());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

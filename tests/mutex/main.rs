@@ -43,28 +43,28 @@ async fn one_holder_at_a_time_in_order_with_increasing_tokens() {
         builder.build().expect("fine settings")
     });
     let witness = Witness::default();
-    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let (sender, mut receiver) = tokio::sync::mpsc::unbounded_channel();
     for n in 0..40 {
         let mutex = processes[n % 2].mutex("counter").unwrap();
-        let (witness, tell) = (witness.clone(), tell.clone());
+        let (witness, sender) = (witness.clone(), sender.clone());
         tokio::spawn(async move {
             let guard = mutex.lock().await.unwrap();
             let inside = witness.enter();
             sleep(Duration::from_millis(20)).await;
-            tell.send((n, guard.token())).unwrap();
+            sender.send((n, guard.token())).unwrap();
             drop(inside);
             assert!(guard.unlock().await.unwrap());
         });
         settle().await;
     }
-    drop(tell);
-    let mut came = Vec::new();
-    while let Some(one) = told.recv().await {
-        came.push(one);
+    drop(sender);
+    let mut served = Vec::new();
+    while let Some(one) = receiver.recv().await {
+        served.push(one);
     }
     assert_eq!(witness.peak(), 1);
-    assert!(came.iter().map(|(n, _)| *n).eq(0..40), "{came:?}");
-    assert!(came.is_sorted_by(|a, b| a.1 < b.1), "{came:?}");
+    assert!(served.iter().map(|(n, _)| *n).eq(0..40), "{served:?}");
+    assert!(served.is_sorted_by(|a, b| a.1 < b.1), "{served:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -287,7 +287,7 @@ async fn lock_all_locks_all_or_none() {
     settle().await;
     for name in ["a", "c"] {
         let free = permits.mutex(name).unwrap().try_lock().await;
-        assert!(free.is_ok(), "{name} was given back");
+        assert!(free.is_ok(), "{name} was released");
     }
     drop(held);
     settle().await;

@@ -42,11 +42,11 @@ async fn waiters_are_served_in_order() {
         settle().await;
     }
     drop((held, order));
-    let mut came = Vec::new();
+    let mut served = Vec::new();
     while let Some(n) = seen.recv().await {
-        came.push(n);
+        served.push(n);
     }
-    assert_eq!(came, (0..20).collect::<Vec<_>>());
+    assert_eq!(served, (0..20).collect::<Vec<_>>());
 }
 
 #[tokio::test(start_paused = true)]

@@ -239,7 +239,7 @@ impl<M, K, H, R> KeyedLayer<M, K, H, R> {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future changes nothing.
+    /// Dropping the future has no effect.
     pub async fn inspect(&self, key: impl Into<Key>) -> Result<Inspection, Error> {
         self.keyspace.inspect(&key.into()).await
     }
