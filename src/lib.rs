@@ -81,7 +81,8 @@
 //! * a span `permit.wait` for each wait, with `name`, `outcome` and `waited_ms`;
 //! * an `INFO` event for a wait of more than 2 s, with the holders;
 //! * a `WARN` event when an outage of the backend begins, and an `INFO` event when it ends;
-//! * an `ERROR` event when a permit is lost.
+//! * a `WARN` event when a permit exceeds `max_hold`, or is revoked by a shutdown;
+//! * an `ERROR` event when a permit is lost otherwise.
 //!
 //! Names are logged in encoded form ([`Semaphore::name`]). URLs are not logged.
 

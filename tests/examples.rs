@@ -1,4 +1,5 @@
-//! The example `quickstart` over each backend, by URL: two concurrent processes that share the limit.
+//! The example `quickstart` over each backend, by URL: two concurrent processes that share the limit. The example `shop` in
+//! process.
 //!
 //! Each test starts its own servers and stops them at its end.
 
@@ -33,7 +34,7 @@ fn quickstart_runs_over_redis() {
 #[test]
 fn quickstart_accepts_redis_url() {
     let server = RedisServer::start();
-    let mut quickstart = quickstart();
+    let mut quickstart = example("quickstart");
     quickstart.env("REDIS_URL", server.url());
     check_output(quickstart.spawn().expect("it runs"), 3);
     // The key of its name is still there.
@@ -90,6 +91,20 @@ fn quickstart_runs_over_zookeeper() {
     two_share(&format!("zookeeper://{}", servers.connect_string()), &[], 3);
 }
 
+/// The buyers use three spellings of the product, which must not bypass the lock.
+#[test]
+fn shop_sells_exactly_its_stock() {
+    let output = example("shop").env_remove("SHOP_DB").output();
+    let output = output.expect("it runs");
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{stdout}");
+    assert!(
+        stdout.contains("with the lock:    10 sold of 10"),
+        "{stdout}"
+    );
+    assert!(!stdout.contains("a buyer got"), "{stdout}");
+}
+
 /// Runs two processes at once. All their callers together took as long as one shared limit requires.
 fn two_share(url: &str, env: &[(&str, &str)], limit: u32) {
     let start_of_both = Instant::now();
@@ -101,8 +116,8 @@ fn two_share(url: &str, env: &[(&str, &str)], limit: u32) {
     assert!(took >= least, "both done after {took:?}, not {least:?}");
 }
 
-fn quickstart() -> Command {
-    // If only this test is built, cargo has not rebuilt the example.
+fn example(name: &str) -> Command {
+    // If only this test is built, cargo has not rebuilt the examples.
     static BUILT: Once = Once::new();
     BUILT.call_once(|| {
         let mut cargo = Command::new(env!("CARGO"));
@@ -112,6 +127,8 @@ fn quickstart() -> Command {
             "--all-features",
             "--example",
             "quickstart",
+            "--example",
+            "shop",
         ]);
         let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
         let built = cargo.args(["--manifest-path", manifest]).status();
@@ -119,7 +136,7 @@ fn quickstart() -> Command {
     });
     let here = std::env::current_exe().expect("this program");
     let target = here.parent().and_then(|deps| deps.parent());
-    let program = target.expect("a target folder").join("examples/quickstart");
+    let program = target.expect("a target folder").join("examples").join(name);
     let mut command = Command::new(program);
     command.env_remove("PERMIT_URL").env_remove("REDIS_URL");
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -127,7 +144,7 @@ fn quickstart() -> Command {
 }
 
 fn start(url: &str, env: &[(&str, &str)]) -> Child {
-    let mut command = quickstart();
+    let mut command = example("quickstart");
     command.env("PERMIT_URL", url).envs(env.iter().copied());
     command.spawn().expect("it runs")
 }
