@@ -1,13 +1,13 @@
-//! A gateway in front of a language model: at most two completions at a time, over all instances of the gateway.
-//! A completion streams, and counts until its last token. Who would wait for longer than 3 s gets a `429`.
+//! A gateway in front of a language model: at most two concurrent completions over all instances of the gateway. A
+//! completion streams and counts until its last token. A request that would wait for longer than 3 s gets a `429`.
 //!
 //! ```text
 //! cargo run --example llm_gateway             # then: curl -N localhost:3000/chat  and  curl localhost:3000/status
-//! cargo run --example llm_gateway -- demo     # five clients at once, and the end
-//! REDIS_URL=redis://127.0.0.1:6379 PORT=3001 cargo run --example llm_gateway     # one more instance
+//! cargo run --example llm_gateway -- demo     # five concurrent clients, then the gateway exits
+//! REDIS_URL=redis://127.0.0.1:6379 PORT=3001 cargo run --example llm_gateway     # another instance
 //! ```
 //!
-//! `PERMIT_URL` takes the URL of any backend that keeps a limit of 2.
+//! `PERMIT_URL` is the URL of any backend that supports a limit of 2.
 
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -28,9 +28,9 @@ const LIMIT: u32 = 2;
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    // In this process, or wherever the URL says.
+    // In process, unless a URL is set.
     let url = std::env::var("PERMIT_URL").or_else(|_| std::env::var("REDIS_URL"));
-    let permits = Coordinator::connect(url.as_deref().unwrap_or("memory:"))?;
+    let permits = Coordinator::from_url(url.as_deref().unwrap_or("memory:"))?;
     permits.check().await?;
 
     let demo = std::env::args().nth(1).is_some_and(|arg| arg == "demo");
@@ -48,12 +48,12 @@ async fn main() -> Result<(), Box<dyn Error>> {
             .with_graceful_shutdown(stop)
             .await?;
     }
-    // Nothing stays held when this instance goes.
+    // Releases all permits before this instance exits.
     permits.shutdown(Duration::from_secs(10)).await?;
     Ok(())
 }
 
-/// The gateway. The limit is on the route that costs money, not on the status page.
+/// Builds the gateway. The limit applies to the route that costs money, not to the status page.
 fn gateway(permits: &Coordinator, model: String) -> Result<Router, tower_permit::Error> {
     let limit = DistributedConcurrencyLimitLayer::new(permits.semaphore(NAME, LIMIT)?)
         .wait_timeout(Duration::from_secs(3))
@@ -64,29 +64,30 @@ fn gateway(permits: &Coordinator, model: String) -> Result<Router, tower_permit:
         .route("/status", get(status).with_state(permits.clone())))
 }
 
-/// Passes the model's stream on as it comes.
+/// Forwards the model's stream.
 async fn chat(State((client, model)): State<(reqwest::Client, String)>) -> Response {
     match client.get(model).send().await {
-        Ok(answer) => {
-            let kind = [("content-type", "text/event-stream")];
-            (kind, Body::from_stream(answer.bytes_stream())).into_response()
+        Ok(response) => {
+            let headers = [("content-type", "text/event-stream")];
+            (headers, Body::from_stream(response.bytes_stream())).into_response()
         }
         Err(error) => (StatusCode::BAD_GATEWAY, error.to_string()).into_response(),
     }
 }
 
-/// Who holds and who waits, over all instances.
+/// Lists the held and the queued tickets, over all instances.
 async fn status(State(permits): State<Coordinator>) -> Result<String, (StatusCode, String)> {
-    let seen = permits.inspect(NAME).await;
-    let seen = seen.map_err(|error| (StatusCode::SERVICE_UNAVAILABLE, error.to_string()))?;
+    let inspection = permits.inspect(NAME).await;
+    let inspection =
+        inspection.map_err(|error| (StatusCode::SERVICE_UNAVAILABLE, error.to_string()))?;
     let mut page = format!(
-        "{NAME}: {} of {LIMIT} in use, {} waiting\n",
-        seen.in_use, seen.queued
+        "{NAME}: {} of {LIMIT} in use, {} queued\n",
+        inspection.in_use, inspection.queued
     );
-    for (what, tickets) in [("holds", &seen.holders), ("waits", &seen.queue)] {
+    for (state, tickets) in [("held", &inspection.holders), ("queued", &inspection.queue)] {
         for ticket in tickets {
             page += &format!(
-                "{what} {}  lease {:.1?}\n",
+                "{state} {}  lease {:.1?}\n",
                 ticket.ticket, ticket.lease_left
             );
         }
@@ -94,7 +95,7 @@ async fn status(State(permits): State<Coordinator>) -> Result<String, (StatusCod
     Ok(page)
 }
 
-/// Stands for the model: ten words, one each 200 ms, as server-sent events.
+/// Starts a substitute for the model and returns its URL. It streams ten words as server-sent events, one every 200 ms.
 async fn fake_model() -> Result<String, Box<dyn Error>> {
     async fn complete() -> impl IntoResponse {
         let words = stream::unfold(0, |n| async move {
@@ -114,22 +115,20 @@ async fn fake_model() -> Result<String, Box<dyn Error>> {
     Ok(url)
 }
 
-/// Five at once through a limit of two, 2 s each: two go at once, two wait, and the last would wait too long.
+/// Sends five concurrent requests of 2 s each through a limit of two: two run at once, two wait, and one times out.
 async fn five_clients(gateway: &str) -> Result<(), Box<dyn Error>> {
     let start = Instant::now();
     let clients: Vec<_> = (1..=5)
         .map(|n| {
             let url = format!("{gateway}/chat");
             tokio::spawn(async move {
-                let answer = reqwest::get(url).await?;
-                let (status, after) = (
-                    answer.status(),
-                    answer.headers().get("retry-after").cloned(),
-                );
-                let words = answer.text().await?.matches("data:").count();
-                let took = start.elapsed();
+                let response = reqwest::get(url).await?;
+                let status = response.status();
+                let retry_after = response.headers().get("retry-after").cloned();
+                let words = response.text().await?.matches("data:").count();
+                let elapsed = start.elapsed();
                 println!(
-                    "client {n}: {status}, {words} words, after {took:.1?}, retry-after {after:?}"
+                    "client {n}: {status}, {words} words, after {elapsed:.1?}, retry-after {retry_after:?}"
                 );
                 Ok::<_, reqwest::Error>(())
             })

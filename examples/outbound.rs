@@ -1,12 +1,12 @@
-//! A client that asks a service which can only bear two requests at a time, over all processes of a fleet.
-//! The limit sits round the HTTP client; a refusal is an error like any other.
+//! A client of a service that can handle only two concurrent requests of a whole fleet. The limit wraps the HTTP client; a
+//! rejection is an error like any other.
 //!
 //! ```text
 //! cargo run --example outbound --features reqwest
-//! REDIS_URL=redis://127.0.0.1:6379 cargo run --example outbound --features reqwest    # twice at once: they share it
+//! REDIS_URL=redis://127.0.0.1:6379 cargo run --example outbound --features reqwest    # run it twice at once
 //! ```
 //!
-//! `PERMIT_URL` takes the URL of any backend that keeps a limit of 2.
+//! `PERMIT_URL` is the URL of any backend that supports a limit of 2.
 
 use axum::Router;
 use axum::routing::get;
@@ -19,12 +19,12 @@ use tower_permit::{Coordinator, DistributedConcurrencyLimitLayer, ErrorKind};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
-    // In this process, or wherever the URL says.
+    // In process, unless a URL is set.
     let url = std::env::var("PERMIT_URL").or_else(|_| std::env::var("REDIS_URL"));
-    let permits = Coordinator::connect(url.as_deref().unwrap_or("memory:"))?;
+    let permits = Coordinator::from_url(url.as_deref().unwrap_or("memory:"))?;
     let url = fragile_service().await?;
 
-    // A response carries its permit: the request counts until its body has been read.
+    // The response holds the permit: the request counts until its body has been read.
     let client = ServiceBuilder::new()
         .layer(
             DistributedConcurrencyLimitLayer::new(permits.semaphore("fragile", 2)?)
@@ -41,8 +41,8 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
                 match client.ready().await?.call(request).await {
                     Ok(response) => println!("{n}: {}", response.text().await?),
                     Err(error) => match error.downcast_ref::<tower_permit::Error>() {
-                        Some(ours) if ours.kind() == ErrorKind::WaitTimeout => {
-                            println!("{n}: not sent: {ours}");
+                        Some(error) if error.kind() == ErrorKind::WaitTimeout => {
+                            println!("{n}: not sent: {error}");
                         }
                         _ => return Err(error),
                     },
@@ -58,15 +58,15 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     Ok(())
 }
 
-/// Takes half a second for each answer.
+/// Starts a service that takes half a second for each response, and returns its URL.
 async fn fragile_service() -> Result<reqwest::Url, Box<dyn Error + Send + Sync>> {
-    async fn answer() -> &'static str {
+    async fn respond() -> &'static str {
         sleep(Duration::from_millis(500)).await;
-        "an answer"
+        "a response"
     }
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let url = format!("http://{}/", listener.local_addr()?).parse()?;
-    let service = Router::new().route("/", get(answer));
+    let service = Router::new().route("/", get(respond));
     tokio::spawn(async move { axum::serve(listener, service).await });
     Ok(url)
 }

@@ -1,17 +1,18 @@
-//! The one clock of this crate: monotonic, counts the time the machine was suspended, and stands still when
-//! tokio's time is paused.
+//! The clock of this crate: monotonic, includes the time the machine was suspended, and stops while tokio's time is
+//! paused.
 
 use std::pin::Pin;
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, Sleep};
 
-/// Now. Compare only with other values of this function: after a suspend it runs ahead of tokio's clock.
+/// Returns the current time. Compare it only with other values of this function: after a suspend it is ahead of tokio's
+/// clock.
 pub(crate) fn now() -> Instant {
     Instant::now() + suspended()
 }
 
-/// [`now`] for those who ask all the time: it stands still until the system's clock ticks, every few milliseconds.
+/// A cheaper [`now`] for frequent calls. It changes only when the system's coarse clock ticks, every few milliseconds.
 #[derive(Debug, Default)]
 pub(crate) struct Coarse {
     tick: u64,
@@ -25,31 +26,31 @@ impl Coarse {
         match self.now {
             Some(now) if tick == Some(self.tick) => now,
             _ => {
-                self.tick = tick.filter(|_| runs()).unwrap_or_default();
+                self.tick = tick.filter(|_| is_running()).unwrap_or_default();
                 *self.now.insert(now())
             }
         }
     }
 
-    /// What it was when somebody looked last.
+    /// Returns the time of the last call of [`now`](Self::now) or [`set`](Self::set).
     #[inline]
     pub(crate) fn last(&self) -> Instant {
         self.now.unwrap_or_else(now)
     }
 
-    /// Somebody has looked at the exact time.
+    /// Moves this clock forward to an exact time that was read elsewhere.
     pub(crate) fn set(&mut self, now: Instant) {
         self.now = self.now.max(Some(now));
     }
 }
 
-/// Tokio's time is that of the system: nobody has paused it, as tests do.
-fn runs() -> bool {
-    let (before, tokios) = (std::time::Instant::now(), Instant::now().into_std());
-    before <= tokios && tokios <= std::time::Instant::now()
+/// Returns whether tokio's time is the system's, and not paused by a test.
+fn is_running() -> bool {
+    let (before, tokio_now) = (std::time::Instant::now(), Instant::now().into_std());
+    before <= tokio_now && tokio_now <= std::time::Instant::now()
 }
 
-/// The last tick of the system's clock: read in a fraction of the time. It goes on while the process is stopped.
+/// Returns the system's coarse clock, which is much cheaper to read. It advances while the process is stopped.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 #[inline]
 fn tick() -> Option<u64> {
@@ -63,31 +64,31 @@ fn tick() -> Option<u64> {
     None
 }
 
-/// `from` and `by` later. However long `by` is: it comes from users.
+/// Adds a duration of any length to a time, without overflow: the duration may come from a user.
 pub(crate) fn later(from: Instant, by: Duration) -> Instant {
-    const FAR: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
-    from + by.min(FAR)
+    const MAX: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
+    from + by.min(MAX)
 }
 
-/// Ends at `deadline`, or a little late when the machine was suspended meanwhile: look at the clock again then.
+/// Returns a timer for `deadline`. After a suspend it fires late: compare the deadline with [`now`] as well.
 #[cfg(any(feature = "etcd", feature = "redlock"))]
 pub(crate) fn sleep_until(deadline: Instant) -> Sleep {
     tokio::time::sleep(deadline.saturating_duration_since(now()))
 }
 
-/// A timer of one's own, to be polled. `None` on a thread without a runtime, where it could not be made.
+/// Returns a boxed timer for `deadline`, or `None` on a thread without a runtime, where tokio cannot create one.
 pub(crate) fn timer(deadline: Instant) -> Option<Pin<Box<Sleep>>> {
     timer_of(deadline.saturating_duration_since(now()))
 }
 
-/// The same, that ends after this time.
+/// Returns a boxed timer that fires after this time, as [`timer`].
 pub(crate) fn timer_of(time: Duration) -> Option<Pin<Box<Sleep>>> {
     Handle::try_current().ok()?;
     Some(Box::pin(tokio::time::sleep(time)))
 }
 
-/// How long this machine has been suspended since it booted, by the last tick of its clock. Whole milliseconds, so that
-/// the gap between the two readings does not show.
+/// Returns how long this machine has been suspended since it booted, as of the last tick. In whole milliseconds, so that
+/// the gap between two clock readings does not count.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn suspended() -> Duration {
     use rustix::time::{ClockId, clock_gettime};
@@ -107,14 +108,14 @@ fn suspended() -> Duration {
     Duration::from_millis(MILLIS.load(Relaxed))
 }
 
-/// What the second clock is ahead of the first, if nothing came between the two looks: who was stopped there, or had to let
-/// others run, looks again.
+/// Returns how far the second clock is ahead of the first. Repeats the readings if the thread was stopped or preempted
+/// between them.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn difference(first: impl Fn() -> i64, second: impl Fn() -> i64) -> i64 {
     loop {
-        let (before, there) = (first(), second());
+        let (before, other) = (first(), second());
         if first() - before <= 1 {
-            return there - before;
+            return other - before;
         }
     }
 }
@@ -129,7 +130,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn it_stands_still_with_paused_time_and_is_advanced_with_it() {
+    async fn now_follows_paused_time() {
         let start = now();
         tokio::time::advance(Duration::from_secs(60)).await;
         let passed = now() - start;
@@ -138,7 +139,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_coarse_one_goes_with_paused_time() {
+    async fn the_coarse_clock_follows_paused_time() {
         let mut coarse = Coarse::default();
         for _ in 0..5 {
             let before = coarse.now();
@@ -149,17 +150,17 @@ mod tests {
     }
 
     #[test]
-    fn the_coarse_one_never_goes_back() {
+    fn the_coarse_clock_is_monotonic() {
         let (before, mut coarse) = (now(), Coarse::default());
         let first = coarse.now();
-        // By somebody who had to stop between his look and his word.
+        // From a thread that was stopped between reading the time and setting it.
         coarse.set(before);
         assert!(coarse.now() >= first);
     }
 
     #[cfg(any(target_os = "linux", target_os = "android"))]
     #[test]
-    fn a_stop_between_the_looks_at_two_clocks_is_not_taken_for_a_suspend() {
+    fn a_stop_between_two_readings_does_not_count_as_a_suspend() {
         use std::cell::Cell;
         let (time, stops) = (Cell::new(1_000), Cell::new(true));
         let second = || {
@@ -171,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_duration_is_no_overflow() {
+    fn the_longest_duration_does_not_overflow() {
         assert!(later(now(), Duration::MAX) > now());
     }
 }

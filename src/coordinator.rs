@@ -1,27 +1,29 @@
-//! What a user makes once per process.
+//! The entry point: one coordinator per process.
 
 use crate::backend::any::AnyBackend;
 use crate::backend::{Backend, Capabilities, Inspection};
 use crate::client::{Client, Placement, Settings};
 use crate::error::{Error, ErrorKind};
-use crate::mutex::{MOST_NAMES, Mutex, MutexGuards};
+use crate::mutex::{MAX_NAMES, Mutex, MutexGuards};
 use crate::name::Queue;
+use crate::permit::Permit;
 use crate::semaphore::Semaphore;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-const LEASE: Duration = Duration::from_secs(10);
-const LONGEST_LEASE: Duration = Duration::from_secs(3600);
-const LONGEST_LINGER: Duration = Duration::from_millis(10);
-const OUTAGE_AFTER: Duration = Duration::from_secs(1);
-const LEAST_OUTAGE_AFTER: Duration = Duration::from_millis(50);
+const DEFAULT_LEASE: Duration = Duration::from_secs(10);
+const MAX_LEASE: Duration = Duration::from_secs(3600);
+const MAX_LINGER: Duration = Duration::from_millis(10);
+const DEFAULT_OUTAGE_AFTER: Duration = Duration::from_secs(1);
+const MIN_OUTAGE_AFTER: Duration = Duration::from_millis(50);
+const MAX_OUTAGE_AFTER: Duration = Duration::from_secs(3600);
 
-/// Hands out semaphores and mutexes by name, over one backend. Make one per process, and keep it: it is cheap to clone, all clones
-/// are one, and it can live in a `static`.
+/// The entry point: creates semaphores and mutexes by name, over one backend. Create one per process. It is cheap to
+/// clone, all clones share their state, and it can be stored in a `static`.
 ///
-/// Making one neither connects nor spawns: that happens at first use, on the runtime of the caller.
-/// [`check`](Self::check) connects now and says what is wrong.
+/// Creating it neither connects nor spawns. That happens at the first use, on the runtime of the caller.
+/// [`check`](Self::check) connects at once and reports what is wrong.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -40,7 +42,7 @@ pub struct Coordinator {
     client: Arc<Client>,
 }
 
-/// Settings of a [`Coordinator`], by [`Coordinator::builder`].
+/// Builder of a [`Coordinator`], returned by [`Coordinator::builder`].
 #[derive(Clone, Debug)]
 pub struct CoordinatorBuilder<B> {
     backend: B,
@@ -50,14 +52,13 @@ pub struct CoordinatorBuilder<B> {
 // === impl Coordinator ===
 
 impl Coordinator {
-    /// A coordinator with the default settings: leases of 10 s, newcomers refused when the backend has not answered for
-    /// 1 s.
+    /// Creates a coordinator with the default settings: a lease of 10 s, and an outage after 1 s without an answer.
     pub fn new(backend: impl Backend) -> Self {
         Self::builder(backend).open()
     }
 
-    /// A coordinator over the backend that this URL names, with the default settings: see [`AnyBackend`]. As ever, the
-    /// connection is made at first use.
+    /// Creates a coordinator over the backend that this URL names, with the default settings. [`AnyBackend`] lists the
+    /// URLs. Does not connect.
     ///
     /// # Errors
     ///
@@ -66,14 +67,14 @@ impl Coordinator {
     /// ```
     /// use tower_permit::Coordinator;
     ///
-    /// let permits = Coordinator::connect("memory:")?;
+    /// let permits = Coordinator::from_url("memory:")?;
     /// # Ok::<(), tower_permit::Error>(())
     /// ```
-    pub fn connect(url: impl AsRef<str>) -> Result<Self, Error> {
+    pub fn from_url(url: impl AsRef<str>) -> Result<Self, Error> {
         Ok(Self::new(AnyBackend::from_url(url)?))
     }
 
-    /// A coordinator with settings of your own.
+    /// Returns a builder, for other settings than the default.
     ///
     /// ```
     /// use std::time::Duration;
@@ -86,34 +87,35 @@ impl Coordinator {
         CoordinatorBuilder {
             backend,
             settings: Settings {
-                lease: LEASE,
-                outage_after: OUTAGE_AFTER,
+                lease: DEFAULT_LEASE,
+                outage_after: DEFAULT_OUTAGE_AFTER,
                 strict_fifo: false,
-                linger: LONGEST_LINGER,
+                linger: MAX_LINGER,
                 placement: Placement::Callers,
             },
         }
     }
 
-    /// The semaphore with this name: at most `limit` permits are out at a time, over every process that uses this name
-    /// on this backend.
+    /// Returns the semaphore with this name: at most `limit` permits are held at a time, over all processes that use this
+    /// name on this backend.
     ///
-    /// A name is any string or bytes up to 64 KiB, the empty one too. `limit` is this process's: others may have
-    /// another (see [`Semaphore`]); within one coordinator the last one given counts for all its semaphores of the name.
+    /// A name is any string or bytes of at most 64 KiB, including the empty one. `limit` is this process's limit: other
+    /// processes may have another (see [`Semaphore`]). Within one coordinator, the last limit given for a name counts.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`] for a limit of 0, one that the backend cannot keep, or a name that is too long.
+    /// [`ErrorKind::InvalidConfig`] for a limit of 0, a limit that the backend does not support, or a name that is too
+    /// long.
     pub fn semaphore(&self, name: impl AsRef<[u8]>, limit: u32) -> Result<Semaphore, Error> {
         let queue = Queue::limit(name.as_ref())?;
         self.client.check_limit(limit)?;
         Ok(Semaphore::new(self.client.queue_client(queue, limit)))
     }
 
-    /// The mutex with this name: at most one guard is out at a time, over every process that uses this name on this
-    /// backend. A semaphore of the same name has nothing to do with it.
+    /// Returns the mutex with this name: at most one guard is held at a time, over all processes that use this name on this
+    /// backend. It is independent of a semaphore with the same name.
     ///
-    /// Any number of names may be in use; nothing is kept for one that nobody uses, and waiting for one delays no other.
+    /// Any number of names may be in use. An unused name keeps no state, and a wait for one name delays no other.
     ///
     /// # Errors
     ///
@@ -123,15 +125,15 @@ impl Coordinator {
         Ok(Mutex::new(self.client.queue_client(queue, 1)))
     }
 
-    /// Locks several mutexes, all or none; waits in line as long as it takes.
+    /// Locks several mutexes, all or none. Waits until all locks are granted.
     ///
-    /// They are taken in one order whatever the order given, each once, so callers with overlapping names never wait for
-    /// each other for ever. What was taken is given back when one fails or the future is dropped.
+    /// Each is locked once, in an order that does not depend on the order given, so callers with overlapping names do not
+    /// deadlock. If one fails or the future is dropped, those locked before are released.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`] for no name at all, more than 64, or one that is too long; [`ErrorKind::Lost`]
-    /// when one is lost while the others are waited for; else as [`Mutex::lock`].
+    /// [`ErrorKind::InvalidConfig`] without a name, for more than 64 names, or for a name that is too long;
+    /// [`ErrorKind::Lost`] if a lock is lost during the wait for the others; else as [`Mutex::lock`].
     ///
     /// # Cancel safety
     ///
@@ -155,7 +157,7 @@ impl Coordinator {
         MutexGuards::lock(mutexes?, None).await
     }
 
-    /// Locks several mutexes, all or none; waits for `timeout` at most, in all.
+    /// Locks several mutexes, all or none. Waits for at most `timeout` in total.
     ///
     /// # Errors
     ///
@@ -173,7 +175,7 @@ impl Coordinator {
         MutexGuards::lock(mutexes?, Some(timeout)).await
     }
 
-    /// Each once, in an order that all processes agree on.
+    /// Returns the mutexes without duplicates, in an order that is the same in all processes.
     fn mutexes<N: AsRef<[u8]>>(
         &self,
         names: impl IntoIterator<Item = N>,
@@ -181,14 +183,16 @@ impl Coordinator {
         let mut queues = BTreeSet::new();
         for name in names {
             queues.insert(Queue::mutex(name.as_ref())?);
-            if queues.len() > MOST_NAMES {
+            if queues.len() > MAX_NAMES {
                 return Err(Error::config(format!(
-                    "more than {MOST_NAMES} names cannot be locked together"
+                    "more than {MAX_NAMES} names cannot be locked together: split them up"
                 )));
             }
         }
         if queues.is_empty() {
-            return Err(Error::config("no name at all cannot be locked"));
+            return Err(Error::config(
+                "the set of names to lock is empty: pass at least 1 name",
+            ));
         }
         let mutexes = queues.into_iter();
         Ok(mutexes
@@ -196,13 +200,29 @@ impl Coordinator {
             .collect())
     }
 
-    /// For what makes its names as it goes.
-    pub(crate) fn client(&self) -> &Arc<Client> {
-        &self.client
+    /// Returns the semaphore of a queue that a layer named after a key. A mutex is a queue with a limit of 1.
+    pub(crate) fn queue_semaphore(&self, queue: Queue, limit: u32) -> Semaphore {
+        Semaphore::new(self.client.queue_client(queue, limit))
     }
 
-    /// Connects now and says in plain words what is wrong: no connection, a wrong password, missing rights, a server
-    /// that is too old. Leaves nothing behind.
+    /// Returns an error if the backend does not support this limit.
+    pub(crate) fn check_limit(&self, limit: u32) -> Result<(), Error> {
+        self.client.check_limit(limit)
+    }
+
+    /// Returns whether this permit was granted through this coordinator.
+    pub(crate) fn granted(&self, permit: &Permit) -> bool {
+        permit.is_of(&self.client)
+    }
+
+    /// Returns how many names have state in this process.
+    #[cfg(test)]
+    pub(crate) fn names(&self) -> usize {
+        self.client.names()
+    }
+
+    /// Connects now and checks the backend. The error explains what is wrong: no connection, a wrong password, missing
+    /// rights, or a server that is too old. Leaves no state at the backend.
     ///
     /// # Errors
     ///
@@ -210,41 +230,41 @@ impl Coordinator {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future changes nothing.
+    /// Dropping the future has no effect.
     pub async fn check(&self) -> Result<(), Error> {
         self.client.check().await
     }
 
-    /// What the backend promises.
+    /// Returns what the backend supports.
     pub fn capabilities(&self) -> Capabilities {
         self.client.capabilities()
     }
 
-    /// This process as others see it in [`inspect`](Self::inspect): `host-pid-random`.
+    /// Returns the name of this node as [`inspect`](Self::inspect) shows it: `host-pid-random`.
     pub fn node(&self) -> &str {
         self.client.node().as_str()
     }
 
-    /// Who holds and who waits for the semaphore with this name, over all processes.
+    /// Returns the held and the queued tickets of the semaphore with this name, over all processes.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`] for a name that is too long; else when the backend does not answer or refuses.
+    /// [`ErrorKind::InvalidConfig`] for a name that is too long; else [`ErrorKind::Unavailable`], [`ErrorKind::Denied`] or
+    /// [`ErrorKind::Incompatible`].
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future changes nothing.
+    /// Dropping the future has no effect.
     pub async fn inspect(&self, name: impl AsRef<[u8]>) -> Result<Inspection, Error> {
-        let queue = Queue::limit(name.as_ref())?;
-        self.client.inspect(queue).await
+        self.inspect_queue(Queue::limit(name.as_ref())?).await
     }
 
-    /// Takes a ticket that [`inspect`](Self::inspect) has shown out of the semaphore with this name. `false` if it was
-    /// not there.
+    /// Evicts a ticket that [`inspect`](Self::inspect) returned from the semaphore with this name. Returns `false` if the
+    /// ticket did not exist.
     ///
-    /// A permit is lost by it: its holder learns that at its next renewal, a third of its lease later at most, or whoever has
-    /// got it [from hand to hand](crate::guide::queue) by then. A waiter only loses its place: its process puts it at the
-    /// end of the queue again.
+    /// The permit of a held ticket is lost. Its holder, or the local waiter that got it by a
+    /// [hand-off](crate::guide::queue), notices that at the next renewal, at most a third of a lease later. A queued ticket
+    /// only loses its position: its process enqueues it again at the end.
     ///
     /// # Errors
     ///
@@ -252,22 +272,32 @@ impl Coordinator {
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped before its end, the ticket may be out or not.
+    /// If the future is dropped before it resolves, the ticket may or may not be evicted.
     pub async fn evict(&self, name: impl AsRef<[u8]>, ticket: &str) -> Result<bool, Error> {
-        let queue = Queue::limit(name.as_ref())?;
+        self.evict_ticket(Queue::limit(name.as_ref())?, ticket)
+            .await
+    }
+
+    /// As [`inspect`](Self::inspect), for a queue that a layer named after a key.
+    pub(crate) async fn inspect_queue(&self, queue: Queue) -> Result<Inspection, Error> {
+        self.client.inspect(queue).await
+    }
+
+    /// As [`evict`](Self::evict), for a queue that a layer named after a key.
+    pub(crate) async fn evict_ticket(&self, queue: Queue, ticket: &str) -> Result<bool, Error> {
         self.client.evict(queue, ticket.to_owned()).await
     }
 
-    /// Releases what [lingers](CoordinatorBuilder::linger), and resolves when the backend has acknowledged every release
-    /// so far. Permits that are held and callers that wait are not affected.
+    /// Releases all [lingering](CoordinatorBuilder::linger) permits, and resolves when the backend has acknowledged every
+    /// release so far. Held permits and waiting callers are not affected.
     ///
-    /// A dropped permit is released in the background. A platform that freezes a process after its response may do so
-    /// before that: a function there awaits this before it returns. During an outage it waits until the backend is back;
-    /// bound it with a timeout where that matters. See the guide about [serverless platforms](crate::guide::serverless).
+    /// A dropped permit is released in the background. A serverless platform may freeze the process before that: await
+    /// `flush` before the function returns. During an outage it waits until the backend answers again, so wrap it in a
+    /// timeout if that matters. See the guide on [serverless platforms](crate::guide::serverless).
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future stops the waiting. The releases go on.
+    /// Dropping the future ends the wait. The releases continue.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -282,89 +312,98 @@ impl Coordinator {
         self.client.flush().await;
     }
 
-    /// Refuses new callers, waits for `within` at most until every permit is released, then takes back what is still held
-    /// (its holders see it by [`Permit::lost`](crate::Permit::lost)). Resolves when the backend has acknowledged all
-    /// releases. Where it does not answer, or refuses, that is given up after `within`,
-    /// [`outage_after`](CoordinatorBuilder::outage_after) and a second or less: what was held then becomes free when its
-    /// lease runs out.
+    /// Shuts down. Refuses new callers, waits for at most `timeout` until every permit is released, and then revokes the
+    /// rest, which [`Permit::lost`] reports. Resolves when the backend has acknowledged all releases.
+    ///
+    /// If the backend does not answer, this resolves at the latest after `timeout`,
+    /// [`outage_after`](CoordinatorBuilder::outage_after) and one second together. Permits without an
+    /// acknowledged release become free when their lease expires.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::HeldTooLong`] if permits had to be taken back.
+    /// [`ErrorKind::HeldTooLong`] if permits were revoked.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future stops the waiting; newcomers are refused from its first poll on.
-    pub async fn shutdown(&self, within: Duration) -> Result<(), Error> {
-        match self.client.shut_down(within).await {
-            0 => Ok(()),
-            cut => Err(Error::new(
-                ErrorKind::HeldTooLong,
-                format!("{cut} permits were still held after {within:?} and were taken back"),
-            )),
-        }
+    /// Dropping the future ends the wait. New callers are refused from its first poll on.
+    pub async fn shutdown(&self, timeout: Duration) -> Result<(), Error> {
+        let revoked = match self.client.shut_down(timeout).await {
+            0 => return Ok(()),
+            1 => "1 permit was".to_owned(),
+            more => format!("{more} permits were"),
+        };
+        Err(Error::new(
+            ErrorKind::HeldTooLong,
+            format!("{revoked} still held after {timeout:?} and revoked"),
+        ))
     }
 }
 
 // === impl CoordinatorBuilder ===
 
 impl<B: Backend> CoordinatorBuilder<B> {
-    /// How long a permit outlives the last word of its process: so long it takes until the permits of a process that
-    /// died are free again. 10 s unless set; 1 s to 1 h. It is renewed every third of it, so a process may be paused or
-    /// cut off for two thirds of it before its permits are in doubt.
+    /// Sets how long a node's tickets outlive its last heartbeat, and so how long the permits of a crashed process stay
+    /// taken. Default: 10 s. Range: [`Capabilities::min_lease`] (usually 1 s) to 1 h.
+    ///
+    /// Permits are renewed every third of a lease. A process may be paused or cut off for two thirds of a lease before it
+    /// can lose permits.
+    #[must_use]
     pub fn lease(mut self, lease: Duration) -> Self {
         self.settings.lease = lease;
         self
     }
 
-    /// Newcomers are refused with [`ErrorKind::Unavailable`] when the backend has not answered for this long. 1 s unless
-    /// set; 50 ms to 1 h.
+    /// Sets for how long the backend must not have answered before new callers are refused with
+    /// [`ErrorKind::Unavailable`]. Default: 1 s. Range: 50 ms to 1 h.
+    #[must_use]
     pub fn outage_after(mut self, outage_after: Duration) -> Self {
         self.settings.outage_after = outage_after;
         self
     }
 
-    /// Sends every permit back to the queue when it is released, so that permits are granted in the order in which
-    /// tickets arrived there, over all processes. Off unless set.
+    /// Turns hand-off and [lingering](Self::linger) off, so that permits are granted in the order in which tickets arrived
+    /// at the backend, over all processes. Default: off.
     ///
-    /// Without it a permit that is released goes straight to the oldest caller of *this process* who waits for the same
-    /// name, without a trip to the backend: freely for 10 ms after an answer that showed nobody waiting elsewhere, else 4
-    /// times and within 200 ms of its grant at most; then it goes back to the queue. So the order is first in, first out
-    /// within each process, and who waits elsewhere is passed by that much at most for each permit. With it permits do not
-    /// [linger](Self::linger) either.
+    /// Otherwise a released permit passes to the oldest waiter of *this process* for the same name, without a round trip:
+    /// any number of times within 10 ms after an answer that showed no ticket queued elsewhere, else at most 4 times and
+    /// within 200 ms of its grant. Then it is released to the backend. The order is first in, first out within each
+    /// process; a waiter of another process can be overtaken by that much for each permit.
+    #[must_use]
     pub fn strict_fifo(mut self, strict: bool) -> Self {
         self.settings.strict_fifo = strict;
         self
     }
 
-    /// For how long a permit of a semaphore that is released may stay in this process, for the next caller who comes: he
-    /// needs no trip to the backend then. 10 ms unless set, which is the longest; zero turns it off.
+    /// Sets how long a released permit of a semaphore may stay in this process for the next caller, which then needs no round
+    /// trip. Default and maximum: 10 ms. Zero turns it off.
     ///
-    /// It stays only while the last answer of the backend is less than 10 ms old and showed nobody waiting and half the
-    /// limit free. It goes back at once when somebody waits, and at a [shutdown](Coordinator::shutdown). Meanwhile it counts
-    /// as in use; if the program ends at that moment without a shutdown, until its lease is over.
+    /// It stays only while the last answer of the backend is less than 10 ms old and showed no queued ticket and half the
+    /// limit free. It is released at once when a ticket is queued, and at a [shutdown](Coordinator::shutdown). Meanwhile it
+    /// counts as in use; if the process ends without a shutdown, until its lease expires.
+    #[must_use]
     pub fn linger(mut self, linger: Duration) -> Self {
         self.settings.linger = linger;
         self
     }
 
-    /// Runs everything on this runtime: calls to the backend, renewals, connections. Without it they run on the runtime
-    /// of a caller, and move when that one ends.
+    /// Runs the driver on this runtime: calls to the backend, renewals and connections. Default: the runtime of a caller;
+    /// the driver moves to another one when that ends.
     ///
-    /// For a process with several runtimes, or one whose runtime is blocked now and then: leases are renewed as long as
-    /// this runtime runs. It needs tokio's IO and time drivers, and has to outlive the use of the coordinator: once it has
+    /// For a process with several runtimes, or with a runtime that is blocked at times: leases are renewed as long as this
+    /// runtime runs. The runtime needs tokio's IO and time drivers and must outlive the use of the coordinator. Once it has
     /// ended, callers get [`ErrorKind::NoRuntime`] and held permits are lost.
+    #[must_use]
     pub fn runtime(mut self, runtime: tokio::runtime::Handle) -> Self {
         self.settings.placement = Placement::Runtime(runtime);
         self
     }
 
-    /// Runs everything on a thread of the coordinator's own, with a runtime of its own: leases are renewed while all
-    /// threads of the application compute, and several runtimes in one process do not depend on each other. See the guide
-    /// about [CPU-bound work](crate::guide::cpu_bound).
+    /// Runs the driver on a dedicated thread with its own runtime. Leases are renewed while all threads of the application
+    /// are busy, and several runtimes in one process do not depend on each other. See the guide on
+    /// [CPU-bound work](crate::guide::cpu_bound).
     ///
-    /// The thread starts at first use. It ends when the coordinator and all that it gave out are dropped and every
-    /// release is acknowledged.
+    /// The thread starts at the first use. It ends when the coordinator and everything created from it are dropped and
+    /// every release is acknowledged.
     ///
     /// ```
     /// use tower_permit::{Coordinator, Memory};
@@ -372,16 +411,17 @@ impl<B: Backend> CoordinatorBuilder<B> {
     /// let permits = Coordinator::builder(Memory::new()).dedicated_thread().build()?;
     /// # Ok::<(), tower_permit::Error>(())
     /// ```
+    #[must_use]
     pub fn dedicated_thread(mut self) -> Self {
         self.settings.placement = Placement::DedicatedThread;
         self
     }
 
-    /// Makes the coordinator.
+    /// Builds the coordinator. Does not connect.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`] for a time out of its range.
+    /// [`ErrorKind::InvalidConfig`] for a duration out of its range.
     pub fn build(self) -> Result<Coordinator, Error> {
         let Settings {
             lease,
@@ -391,19 +431,20 @@ impl<B: Backend> CoordinatorBuilder<B> {
         } = self.settings;
         let coordinator = self.open();
         let min_lease = coordinator.capabilities().min_lease;
-        if !(min_lease..=LONGEST_LEASE).contains(&lease) {
+        if !(min_lease..=MAX_LEASE).contains(&lease) {
             return Err(Error::config(format!(
-                "a lease of {lease:?} is out of range: {min_lease:?} to {LONGEST_LEASE:?}"
+                "a lease of {lease:?} is out of range: it must be {min_lease:?} to {MAX_LEASE:?}"
             )));
         }
-        if !(LEAST_OUTAGE_AFTER..=LONGEST_LEASE).contains(&outage_after) {
+        if !(MIN_OUTAGE_AFTER..=MAX_OUTAGE_AFTER).contains(&outage_after) {
             return Err(Error::config(format!(
-                "outage_after {outage_after:?} is out of range: {LEAST_OUTAGE_AFTER:?} to {LONGEST_LEASE:?}"
+                "an outage_after of {outage_after:?} is out of range: it must be {MIN_OUTAGE_AFTER:?} to \
+                 {MAX_OUTAGE_AFTER:?}"
             )));
         }
-        if linger > LONGEST_LINGER {
+        if linger > MAX_LINGER {
             return Err(Error::config(format!(
-                "a linger of {linger:?} is out of range: at most {LONGEST_LINGER:?}"
+                "a linger of {linger:?} is out of range: it must be at most {MAX_LINGER:?}"
             )));
         }
         Ok(coordinator)

@@ -1,15 +1,15 @@
-//! One error type for the whole crate: what happened, as a [`kind`](Error::kind), and the words for people.
+//! The error type of the whole crate: a [`kind`](Error::kind) for programs and a message for people.
 
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
-/// An error as tower's middlewares pass it: `Box<dyn Error + Send + Sync>`.
+/// Alias for a boxed error, as in tower.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Everything that can go wrong, with a [`kind`](Error::kind) to decide by and a message in plain words.
+/// An error of this crate, with a [`kind`](Error::kind) and a message: what failed, with which value, and what to do.
 ///
-/// Cheap to clone. It never shows a password: messages name hosts, never whole URLs.
+/// Cheap to clone. It never contains a password: messages name hosts, not whole URLs.
 ///
 /// ```
 /// use tower_permit::{Coordinator, ErrorKind, Memory};
@@ -29,25 +29,25 @@ struct Inner {
     source: Option<BoxError>,
 }
 
-/// What an [`Error`] is about.
+/// The kind of an [`Error`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// A setting that cannot work: a limit of 0, a lease out of range, a wrong URL, a name that is too long.
+    /// An invalid setting: a limit of 0, a lease out of range, a wrong URL, a name that is too long.
     InvalidConfig,
-    /// Every permit was taken, and the caller had asked not to wait.
+    /// Every permit is held, and the caller does not wait.
     LimitReached,
-    /// The wait for a permit ended before one was free.
+    /// No permit became free before the timeout of the wait.
     WaitTimeout,
-    /// So many callers wait already that one more was refused.
+    /// `max_waiting` or `max_waiting_total` callers of this process wait already.
     TooManyWaiting,
-    /// The backend does not answer.
+    /// The backend has not answered for `outage_after`.
     Unavailable,
-    /// The backend refused us: a wrong password, or a right that is missing.
+    /// The backend denied access: a wrong password, or a missing right.
     Denied,
-    /// The backend cannot serve us: too old, not to be trusted, or something else is stored under our name.
+    /// The backend cannot be used: it is too old, its configuration is unsafe, or a key of this crate contains other data.
     Incompatible,
-    /// The permit was held once and is not held any more.
+    /// The permit is not held any more: its lease expired, or it was evicted.
     Lost,
     /// The permit was held for longer than `max_hold`.
     HeldTooLong,
@@ -55,18 +55,18 @@ pub enum ErrorKind {
     ShuttingDown,
     /// There is no tokio runtime on this thread.
     NoRuntime,
-    /// A request without a key, where a keyed layer [rejects](crate::layers::keyed::OnMissingKey::Reject) such requests.
+    /// The request has no key, and the keyed layer [requires](crate::layers::keyed::OnMissingKey::Reject) one.
     MissingKey,
-    /// A request's key cannot be used: it is too long, or it is too many names.
+    /// The request's key is too long or has too many names.
     InvalidKey,
-    /// The function that finds a request's key panicked.
+    /// The key extractor of a keyed layer panicked.
     ExtractorPanicked,
 }
 
 // === impl ErrorKind ===
 
 impl ErrorKind {
-    /// The kind as a word for logs and metrics: `wait_timeout`.
+    /// Returns the kind in snake case, for logs and metrics: `wait_timeout`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::InvalidConfig => "invalid_config",
@@ -90,7 +90,7 @@ impl ErrorKind {
 // === impl Error ===
 
 impl Error {
-    /// What happened, to decide by.
+    /// Returns the kind of this error.
     pub fn kind(&self) -> ErrorKind {
         self.inner.kind
     }
@@ -99,7 +99,7 @@ impl Error {
         Self::build(kind, message.into(), None)
     }
 
-    /// With the error of a library below, kept as [`source`](std::error::Error::source).
+    /// Creates an error with the error of another library as its [`source`](std::error::Error::source).
     pub(crate) fn with_source(
         kind: ErrorKind,
         message: impl Into<Cow<'static, str>>,

@@ -1,9 +1,10 @@
-//! Tower layers over permits that a whole fleet shares.
+//! Tower middleware that limits **concurrency over a whole fleet**: a distributed concurrency limit and a keyed mutex, over
+//! Redis, Redlock, etcd, ZooKeeper or in process.
 //!
-//! A [`DistributedConcurrencyLimitLayer`] wraps any [`tower::Service`](tower_service::Service): a request goes on only
-//! with a permit, and at most `limit` permits of a name are out at a time, over every process that uses the same
-//! backend. The permit is given back when the response has ended, streamed ones included. A [`KeyedMutexLayer`] lets in one
-//! request at a time for each key: for each product, say, of a shop.
+//! A [`DistributedConcurrencyLimitLayer`] wraps any [`tower::Service`](tower_service::Service). Each request holds a permit,
+//! and at most `limit` permits of a name are held at a time, over all processes that use the same backend. The permit is
+//! released at the end of the response's body, so that a streamed response counts until it ends. A [`KeyedMutexLayer`] runs
+//! one request at a time for each key, such as a customer or a document.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
@@ -26,38 +27,68 @@
 //! # }
 //! ```
 //!
-//! # The map
+//! # When not to use it
 //!
-//! | you want | look at |
+//! * **To limit a rate**, such as 100 requests per second: this crate limits how many requests run *at the same time*. Use
+//!   `tower::limit::RateLimit` or the `governor` crate.
+//! * **For one process**: `tower::limit::ConcurrencyLimit` and `tokio::sync::Mutex` need no backend.
+//! * **As the only protection of data**: a permit can be lost while its holder runs. Use a constraint of the database first,
+//!   and the [fencing token](MutexGuard::token) of a mutex where there is none.
+//!
+//! # What to use
+//!
+//! | to | use |
 //! | --- | --- |
-//! | a limit round a service, in a server or a client | [`DistributedConcurrencyLimitLayer`], the guide in [`layers::limit`] |
-//! | one request at a time for each key, or so many for each tenant | [`KeyedMutexLayer`], [`KeyedConcurrencyLimitLayer`], the guide in [`layers::keyed`] |
-//! | a lock without tower | [`Coordinator::mutex`], [`Coordinator::lock_all`], [`MutexGuard`] |
-//! | a permit without tower | [`Coordinator::semaphore`], [`Semaphore`], [`Permit`] |
-//! | to choose where permits live | [`Memory`], [`Redis`], [`Redlock`], [`Etcd`], [`ZooKeeper`], [`Coordinator::connect`], [`guide::guarantees`] |
-//! | to see who holds and who waits, and to throw somebody out | [`Coordinator::inspect`], [`Coordinator::evict`] |
-//! | to end a process cleanly | [`Coordinator::shutdown`] |
-//! | to know what went wrong | [`Error`], [`ErrorKind`] |
-//! | to choose, to order layers, to know what happens when something breaks, to run it | the [`guide`] |
+//! | limit the concurrent requests to a service, in a server or a client | [`DistributedConcurrencyLimitLayer`]; guide: [`layers::limit`] |
+//! | run one request at a time for each key | [`KeyedMutexLayer`]; guide: [`layers::keyed`] |
+//! | limit the concurrent requests of each key, such as a tenant | [`KeyedConcurrencyLimitLayer`] |
+//! | lock without tower | [`Coordinator::mutex`], [`Coordinator::lock_all`], [`MutexGuard`] |
+//! | acquire a permit without tower | [`Coordinator::semaphore`], [`Semaphore`], [`Permit`] |
+//! | choose a backend | [`Memory`], [`Redis`], [`Redlock`], [`Etcd`], [`ZooKeeper`], [`Coordinator::from_url`]; guide: [`guide::choosing`] |
+//! | list holders and queued tickets, and evict them | [`Coordinator::inspect`], [`Coordinator::evict`] |
+//! | shut a process down | [`Coordinator::shutdown`] |
+//! | handle errors | [`Error`], [`ErrorKind`] |
+//! | know the guarantees, order layers, run it in production | the [`guide`] |
+//!
+//! # Features
+//!
+//! | feature | adds | default |
+//! | --- | --- | --- |
+//! | `redis` | [`Redis`]: a single server | yes |
+//! | `redis-cluster` | Redis Cluster: `Redis::cluster` | no |
+//! | `redis-sentinel` | Redis with Sentinel: `Redis::sentinel` | no |
+//! | `redis-tls` | `rediss://` URLs, by rustls with ring | no |
+//! | `redlock` | [`Redlock`]: a mutex over several independent Redis servers | no |
+//! | `etcd` | [`Etcd`]; the build needs `protoc` | no |
+//! | `zookeeper` | [`ZooKeeper`] | no |
+//! | `reqwest` | `reqwest::Response` holds its permit until the end of its body | no |
+//!
+//! [`Memory`] is always available.
 //!
 //! # How it works
 //!
-//! Whoever wants in takes a **ticket** in a queue that bears a **name**. The oldest `limit` tickets hold **permits**.
-//! Releasing, giving up and cancelling are the same act: the ticket leaves the queue. Tickets live under a **lease**
-//! that their process renews in the background; a process that dies is out one lease later. The backend grants, by its
-//! own clock, in order of arrival, and tells the process whose ticket was granted.
+//! A request enqueues a **ticket** in the queue of a **name**. The oldest `limit` tickets hold **permits**. Releasing a
+//! permit and cancelling a wait are the same operation: the ticket is removed. Tickets live under a **lease** that their
+//! process renews in the background. If a process crashes, its permits stay taken until the lease expires (10 s by default).
+//! The backend grants permits by its own clock, in order of arrival, and notifies the process of a granted ticket.
 //!
-//! Nothing of that runs in your futures: a caller holds the end of a channel, and may drop it at any time.
+//! None of that runs in the caller's futures. A caller holds the receiving end of a channel and may drop it at any time.
 //!
 //! # What is logged
 //!
-//! With [`tracing`]: a span `permit.wait` for each wait (`name`, `outcome`, `waited_ms`); a line at `INFO` for a wait of
-//! more than 2 s that says who holds; a warning when an outage of the backend begins, and a line when it ends; an error
-//! when a permit is lost. Names appear in their safe form ([`Semaphore::name`]), URLs never.
+//! With [`tracing`]:
+//!
+//! * a span `permit.wait` for each wait, with `name`, `outcome` and `waited_ms`;
+//! * an `INFO` event for a wait of more than 2 s, with the holders;
+//! * a `WARN` event when an outage of the backend begins, and an `INFO` event when it ends;
+//! * a `WARN` event when a permit exceeds `max_hold`, or is revoked by a shutdown;
+//! * an `ERROR` event when a permit is lost otherwise.
+//!
+//! Names are logged in encoded form ([`Semaphore::name`]). URLs are not logged.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
-// The docs link to every backend. One that is not built in is no place to link to.
+// The docs link to every backend, also to those that are not compiled in.
 #![cfg_attr(
     not(all(
         feature = "etcd",
@@ -107,7 +138,7 @@ pub use mutex::{Mutex, MutexGuard, MutexGuards};
 pub use permit::{Permit, PermitHandle};
 pub use semaphore::{Semaphore, Stats};
 
-/// The examples of the README compile.
+/// Compiles the examples of the README.
 #[cfg(all(doctest, feature = "redis"))]
 #[doc = include_str!("../README.md")]
 struct Readme;

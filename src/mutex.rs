@@ -1,4 +1,4 @@
-//! A mutex that a whole fleet shares, with fencing tokens.
+//! A mutex with fencing tokens that all processes of a fleet share.
 
 use crate::backend::Inspection;
 use crate::client::{Acquire, QueueClient, Wait};
@@ -10,20 +10,22 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// So many names may be held together.
-pub(crate) const MOST_NAMES: usize = 64;
+/// How many names may be locked together.
+pub(crate) const MAX_NAMES: usize = 64;
 
-/// A lock with a name: at most one guard is out at a time, over every process that uses the same backend.
+/// A named lock: at most one guard is held at a time, over all processes that use the same backend.
 ///
-/// Made by [`Coordinator::mutex`](crate::Coordinator::mutex). Cheap to clone; whoever waits is served in order of
-/// arrival, over all processes where the backend [promises](crate::Capabilities) it.
+/// Created by [`Coordinator::mutex`](crate::Coordinator::mutex). Cheap to clone. Waiters are served in order of arrival,
+/// over all processes if the backend [supports](crate::Capabilities) that.
 ///
 /// # Differences from `tokio::sync::Mutex`
 ///
-/// It guards no data of yours, and it can be lost: when this process is cut off or paused for longer than its lease,
-/// another gets in. [`MutexGuard::lost`] tells, and the [token](MutexGuard::token) is for whoever must not be fooled by
-/// a holder that does not know yet. Two requests of one process are two holders, always; a second `lock` of the same
-/// name by the same task waits for itself (see [`MutexGuard::reenter`]).
+/// * It contains no data.
+/// * It can be lost: if this process is cut off or paused for longer than its lease, the backend grants the lock to
+///   another waiter. [`MutexGuard::lost`] reports that; the [fencing token](MutexGuard::token) protects data from a holder
+///   that has not noticed yet.
+/// * Two requests of one process are two holders. A second `lock` of the same name by one task waits for itself: see
+///   [`MutexGuard::reenter`].
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -34,7 +36,7 @@ pub(crate) const MOST_NAMES: usize = 64;
 /// let report = permits.mutex("report:2026-11")?;
 ///
 /// let guard = report.lock().await?;
-/// // … pass guard.token() on to what is written, and let the store refuse an older one …
+/// // … write guard.token() with the data, and let the store refuse a lower one …
 /// let was_held = guard.unlock().await?;
 /// assert!(was_held);
 /// # Ok(())
@@ -45,19 +47,19 @@ pub struct Mutex {
     queue_client: Arc<QueueClient>,
 }
 
-/// A [`Mutex`] that is held, renewed in the background for as long as this value lives. Dropping it unlocks.
+/// A locked [`Mutex`], renewed in the background for as long as this value lives. Dropping it unlocks.
 ///
-/// Drop never blocks and never panics, works during unwinding and outside a runtime (if no runtime is left to send the
-/// word, the mutex comes free when its lease runs out).
-#[must_use = "a guard that is dropped unlocks at once"]
+/// Drop never blocks and never panics, and works during unwinding and outside a runtime. If no runtime is left, the lock is
+/// released as soon as the coordinator is used on another one, or when its lease expires.
+#[must_use = "dropping a guard unlocks at once"]
 pub struct MutexGuard {
     permit: Permit,
     token: u64,
 }
 
-/// Several mutexes that are held together, by [`Coordinator::lock_all`](crate::Coordinator::lock_all). Dropping it
+/// Several mutexes that were locked together by [`Coordinator::lock_all`](crate::Coordinator::lock_all). Dropping it
 /// unlocks all of them.
-#[must_use = "guards that are dropped unlock at once"]
+#[must_use = "dropping the guards unlocks at once"]
 #[derive(Debug)]
 pub struct MutexGuards {
     guards: Vec<MutexGuard>,
@@ -70,12 +72,12 @@ impl Mutex {
         Self { queue_client }
     }
 
-    /// The name in its safe form, as [`Semaphore::name`](crate::Semaphore::name).
+    /// Returns the encoded name, as [`Semaphore::name`](crate::Semaphore::name).
     pub fn name(&self) -> &str {
         self.queue_client.queue().name()
     }
 
-    /// Locks; waits in line as long as it takes.
+    /// Locks the mutex. Waits in the queue until the lock is granted.
     ///
     /// # Errors
     ///
@@ -83,71 +85,73 @@ impl Mutex {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future at any time gives up the place in the line; a lock that was granted meanwhile is given back.
-    /// The place is taken at the first poll.
+    /// Dropping the future at any time removes the ticket from the queue, and releases a lock that was granted meanwhile.
+    /// The ticket is enqueued at the first poll; a new call starts at the end of the queue.
     pub async fn lock(&self) -> Result<MutexGuard, Error> {
-        self.start(true, None).await
+        self.acquire(true, None).await
     }
 
-    /// Locks; waits in line for `timeout` at most.
+    /// Locks the mutex. Waits in the queue for at most `timeout`.
     ///
     /// # Errors
     ///
-    /// As [`lock`](Self::lock), and [`WaitTimeout`](ErrorKind::WaitTimeout), which says so if this very process holds it.
+    /// As [`lock`](Self::lock), and [`WaitTimeout`](ErrorKind::WaitTimeout). Its message says if this process holds the
+    /// lock itself.
     ///
     /// # Cancel safety
     ///
     /// As [`lock`](Self::lock).
     pub async fn lock_timeout(&self, timeout: Duration) -> Result<MutexGuard, Error> {
-        self.start(true, Some(timeout)).await
+        self.acquire(true, Some(timeout)).await
     }
 
-    /// Locks if nobody holds it or waits for it. Asks the backend, so it takes a trip.
+    /// Locks the mutex if it is free and no ticket is queued. Takes a round trip to the backend, but does not wait in the
+    /// queue.
     ///
     /// # Errors
     ///
-    /// [`LimitReached`](ErrorKind::LimitReached) when it is held; else as [`lock`](Self::lock).
+    /// [`LimitReached`](ErrorKind::LimitReached) if the mutex is not free; else as [`lock`](Self::lock).
     ///
     /// # Cancel safety
     ///
     /// As [`lock`](Self::lock).
     pub async fn try_lock(&self) -> Result<MutexGuard, Error> {
-        self.start(false, None).await
+        self.acquire(false, None).await
     }
 
-    /// Who holds it and who waits, over all processes.
+    /// Returns the held and the queued tickets, over all processes.
     ///
     /// # Errors
     ///
-    /// When the backend does not answer or refuses.
+    /// [`ErrorKind::Unavailable`], [`ErrorKind::Denied`] or [`ErrorKind::Incompatible`].
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future changes nothing.
+    /// Dropping the future has no effect.
     pub async fn inspect(&self) -> Result<Inspection, Error> {
         self.queue_client.inspect().await
     }
 
-    /// Takes a ticket that [`inspect`](Self::inspect) has shown out, as
-    /// [`Coordinator::evict`](crate::Coordinator::evict) does for a semaphore.
+    /// Evicts a ticket that [`inspect`](Self::inspect) returned, as [`Coordinator::evict`](crate::Coordinator::evict) does
+    /// for a semaphore. Returns `false` if the ticket did not exist.
     ///
     /// # Errors
     ///
-    /// When the backend does not answer or refuses.
+    /// As [`inspect`](Self::inspect).
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped before its end, the ticket may be out or not.
+    /// If the future is dropped before it resolves, the ticket may or may not be evicted.
     pub async fn evict(&self, ticket: &str) -> Result<bool, Error> {
         self.queue_client.evict(ticket).await
     }
 
-    async fn start(&self, queue: bool, timeout: Option<Duration>) -> Result<MutexGuard, Error> {
+    async fn acquire(&self, queue: bool, timeout: Option<Duration>) -> Result<MutexGuard, Error> {
         let start = crate::clock::now();
         loop {
             let wait = Wait {
                 queue,
-                timeout: left(timeout, start),
+                timeout: remaining(timeout, start),
                 max_waiting: MAX_WAITING,
                 max_hold: None,
                 reserve: None,
@@ -156,7 +160,7 @@ impl Mutex {
             if let Some(guard) = MutexGuard::new(permit) {
                 return Ok(guard);
             }
-            // Lost on the way here, by a pause: from the end of the line again.
+            // Lost before this task ran, for example by a pause: enqueue again.
         }
     }
 }
@@ -164,55 +168,53 @@ impl Mutex {
 // === impl MutexGuard ===
 
 impl MutexGuard {
-    /// `None` if it was lost on the way here.
+    /// Returns `None` if the permit is lost already.
     fn new(permit: Permit) -> Option<Self> {
         let token = permit.token().filter(|_| permit.is_valid())?;
         Some(Self { permit, token })
     }
 
-    /// The name in its safe form.
+    /// Returns the encoded name, as [`Semaphore::name`](crate::Semaphore::name).
     pub fn name(&self) -> &str {
         self.permit.queue().name()
     }
 
-    /// The fencing token: strictly higher than that of every holder of this name before (but for the moment after a flush or
-    /// an eviction that the [guide](crate::guide::queue#when-the-store-forgets) describes: then a lower one is out, to be
-    /// refused).
+    /// Returns the fencing token. It is strictly higher than that of every earlier holder of this name, except in the short
+    /// time after a flush or an eviction that the [guide](crate::guide::queue#when-the-store-forgets) describes.
     ///
-    /// Hand it to whatever the lock protects, and let that refuse a token lower than the highest it has seen: then a
-    /// holder that was paused for longer than its lease, and does not know yet, does no harm. (The idea is Martin
-    /// Kleppmann's, "How to do distributed locking", 2016.)
+    /// Send it with each write to the data that the lock protects, and let the store refuse a token that is lower than the
+    /// highest one it has seen. A holder that was paused for longer than its lease, and has not noticed yet, then does no
+    /// damage. The idea is Martin Kleppmann's ("How to do distributed locking", 2016).
     ///
-    /// Only its order means something. It is below 2^63, so a signed column of 64 bits holds it.
+    /// Only the order of tokens has a meaning. A token is below 2^63, so it fits a signed 64-bit column.
     pub fn token(&self) -> u64 {
         self.token
     }
 
-    /// The ticket as [`Mutex::inspect`] shows it.
+    /// Returns the ticket as [`Mutex::inspect`] shows it.
     pub fn ticket(&self) -> String {
         self.permit.ticket()
     }
 
-    /// Whether it is surely still held: not lost, and confirmed by the backend within the last lease. Once `false` it
-    /// stays `false`.
+    /// Returns whether the lock is known to be held: not lost, and confirmed by the backend within the last lease. Once
+    /// `false`, it stays `false`.
     pub fn is_valid(&self) -> bool {
         self.permit.is_valid()
     }
 
-    /// Waits until the lock is lost; never ends if that does not happen. It is lost at the latest when one lease has gone
-    /// by since the backend last confirmed it, even while a call hangs.
+    /// Waits until the lock is lost, and returns the reason, as [`Permit::lost`]. Pending for ever if it is not lost.
     ///
-    /// The kinds are those of [`Permit::lost`].
+    /// The lock is lost at the latest one lease after the last call that the backend confirmed, even while a call hangs.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future changes nothing.
+    /// Dropping the future has no effect on the lock.
     pub async fn lost(&self) -> Error {
         self.permit.lost().await
     }
 
-    /// A second guard of the same hold, for code that needs a lock its caller has: the last guard out unlocks. Tokens are
-    /// the same.
+    /// Returns another guard of the same lock, for code that needs a lock that its caller holds. Dropping the last guard
+    /// unlocks. The token is the same.
     ///
     /// # Errors
     ///
@@ -226,7 +228,7 @@ impl MutexGuard {
     /// let outer = account.lock().await?;
     /// let inner = outer.reenter()?;
     /// drop(outer);
-    /// assert!(account.try_lock().await.is_err(), "the inner one still holds");
+    /// assert!(account.try_lock().await.is_err(), "the inner guard still holds the lock");
     /// drop(inner);
     /// # Ok(())
     /// # }
@@ -239,17 +241,20 @@ impl MutexGuard {
         })
     }
 
-    /// Unlocks and waits for the answer: `true` if it was held until now, `false` if it had been lost before. While
-    /// another guard of the same hold is out, it stays locked. When it goes to somebody who waits here,
-    /// [from hand to hand](crate::guide::queue), the answer is what this process knows.
+    /// Unlocks and waits for the acknowledgement. Returns `true` if the lock was held until now, `false` if it had been
+    /// lost before.
+    ///
+    /// While another guard of the same lock exists, it stays locked. If it passes to a local waiter by a
+    /// [hand-off](crate::guide::queue), the result is what this process knows.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unavailable`] if the backend has not answered for one lease. The release is resent until it does.
+    /// [`ErrorKind::Unavailable`] if the backend has not answered for one lease. The release is resent until it is
+    /// acknowledged.
     ///
     /// # Cancel safety
     ///
-    /// It is unlocked even if the future is dropped after its first poll, or never polled.
+    /// The lock is released even if the future is dropped, polled or not.
     pub async fn unlock(self) -> Result<bool, Error> {
         self.permit.release().await
     }
@@ -267,8 +272,8 @@ impl fmt::Debug for MutexGuard {
 // === impl MutexGuards ===
 
 impl MutexGuards {
-    /// Locks all of these, in the order of their names, so that no two callers wait for each other. What was taken is
-    /// given back when one fails.
+    /// Locks these mutexes one after the other. They are sorted, so that callers with overlapping names do not deadlock. If
+    /// one fails, those locked before are released.
     pub(crate) async fn lock(
         mutexes: Vec<Mutex>,
         timeout: Option<Duration>,
@@ -278,9 +283,9 @@ impl MutexGuards {
         for mutex in mutexes {
             let guard = tokio::select! {
                 biased;
-                // One that came early: there is nothing to wait for any more.
+                // Without all guards, the rest of the wait is useless.
                 error = first_lost(&guards) => return Err(error),
-                guard = mutex.start(true, left(timeout, start)) => guard?,
+                guard = mutex.acquire(true, remaining(timeout, start)) => guard?,
             };
             guards.push(guard);
         }
@@ -291,51 +296,51 @@ impl MutexGuards {
         }
     }
 
-    /// The guards, in the order of their names' safe forms.
+    /// Returns the guards, in the order of their encoded names.
     pub fn guards(&self) -> &[MutexGuard] {
         &self.guards
     }
 
-    /// Takes them apart.
+    /// Returns the guards, to be unlocked one by one.
     pub fn into_guards(self) -> Vec<MutexGuard> {
         self.guards
     }
 
-    /// Whether all of them are surely still held.
+    /// Returns whether all locks are known to be held, as [`MutexGuard::is_valid`].
     pub fn is_valid(&self) -> bool {
         self.guards.iter().all(MutexGuard::is_valid)
     }
 
-    /// Waits until the first of them is lost.
+    /// Waits until the first of the locks is lost, and returns the reason, as [`MutexGuard::lost`].
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future changes nothing.
+    /// Dropping the future has no effect on the locks.
     pub async fn lost(&self) -> Error {
         first_lost(&self.guards).await
     }
 
-    /// Unlocks all and waits for the answers: `true` if all were held until now.
+    /// Unlocks all and waits for the acknowledgements. Returns `true` if all were held until now.
     ///
     /// # Errors
     ///
-    /// As [`MutexGuard::unlock`]; all are unlocked all the same.
+    /// As [`MutexGuard::unlock`]. All locks are released even if one of them fails.
     ///
     /// # Cancel safety
     ///
-    /// All are unlocked even if the future is dropped or never polled.
+    /// All locks are released even if the future is dropped, polled or not.
     pub async fn unlock(self) -> Result<bool, Error> {
         let unlocks = self.guards.into_iter().map(MutexGuard::unlock);
-        let answers = futures_util::future::join_all(unlocks).await;
+        let results = futures_util::future::join_all(unlocks).await;
         let mut held = true;
-        for answer in answers {
-            held &= answer?;
+        for result in results {
+            held &= result?;
         }
         Ok(held)
     }
 }
 
-/// Never ends if there are none.
+/// Pending for ever if there are no guards.
 async fn first_lost(guards: &[MutexGuard]) -> Error {
     if guards.is_empty() {
         return std::future::pending().await;
@@ -344,12 +349,15 @@ async fn first_lost(guards: &[MutexGuard]) -> Error {
     futures_util::future::select_all(lost).await.0
 }
 
-/// What is left of a timeout.
-fn left(timeout: Option<Duration>, start: Instant) -> Option<Duration> {
-    let passed = crate::clock::now().saturating_duration_since(start);
-    timeout.map(|timeout| timeout.saturating_sub(passed))
+/// Returns the rest of a timeout that started at `start`.
+fn remaining(timeout: Option<Duration>, start: Instant) -> Option<Duration> {
+    let elapsed = crate::clock::now().saturating_duration_since(start);
+    timeout.map(|timeout| timeout.saturating_sub(elapsed))
 }
 
 fn lost() -> Error {
-    Error::new(ErrorKind::Lost, "the lock was lost")
+    Error::new(
+        ErrorKind::Lost,
+        "the lock was lost: its lease expired or it was evicted",
+    )
 }

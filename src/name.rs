@@ -1,4 +1,4 @@
-//! What a user calls a thing, written so that every backend can store it, and who we are.
+//! Names, encoded so that every backend can store them, and the identity of this node.
 
 use crate::error::Error;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
@@ -8,66 +8,66 @@ use std::fmt;
 use std::hash::BuildHasher;
 use std::sync::Arc;
 
-/// Names above this many bytes are refused.
-const LONGEST_NAME: usize = 64 * 1024;
-/// Encoded names above this many characters are cut, and the cut is made good by a hash.
-const LONGEST_ENCODED: usize = 128;
-/// What a name keeps of itself when it is cut.
-const CUT: usize = 80;
+/// Longer names are an error, in bytes.
+const MAX_NAME: usize = 64 * 1024;
+/// Longer encoded names are cut and end with a hash, in characters.
+const MAX_ENCODED: usize = 128;
+/// How many characters of a cut name are kept before the hash.
+const CUT_LENGTH: usize = 80;
 
 /// Everything outside `A-Z a-z 0-9 - _ . :` is percent-encoded: no brace (Redis hash tags), no slash (paths), no `~`
-/// (marks the forms below), no `+` (joins), no control character (logs).
+/// (marks empty and cut names), no `+` (joins parts), no control character (logs).
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'_')
     .remove(b'.')
     .remove(b':');
 
-/// What is limited, and how: semaphores and mutexes of one name are different queues.
+/// An encoded name with its kind: a semaphore and a mutex with one name are different queues.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Queue {
     kind: Kind,
     name: Arc<str>,
 }
 
-/// The two uses of a queue.
+/// The kind of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Kind {
-    /// A queue for a semaphore.
+    /// The queue of a semaphore.
     Limit,
-    /// A queue for a mutex: its limit is 1, and its permits have tokens.
+    /// The queue of a mutex: its limit is 1, and its permits have fencing tokens.
     Mutex,
 }
 
-/// One run of one process, as the backend knows it: `host-pid-random`.
+/// One run of one process, as the backend stores it: `host-pid-random`.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Node(Arc<str>);
 
 // === impl Queue ===
 
 impl Queue {
-    /// The queue of a semaphore with this name.
+    /// Returns the queue of a semaphore with this name.
     pub(crate) fn limit(name: &[u8]) -> Result<Self, Error> {
         Self::new(Kind::Limit, &[name])
     }
 
-    /// The queue of a mutex with this name.
+    /// Returns the queue of a mutex with this name.
     pub(crate) fn mutex(name: &[u8]) -> Result<Self, Error> {
         Self::new(Kind::Mutex, &[name])
     }
 
-    /// The queue of these names joined: a layer's own and a key's parts. No other parts, nor any single name, make the
-    /// same.
+    /// Returns the queue of these parts, joined: a layer's name and the parts of a key. Different parts give different
+    /// queues.
     pub(crate) fn new(kind: Kind, parts: &[&[u8]]) -> Result<Self, Error> {
         let length = parts.iter().map(|part| part.len()).sum::<usize>();
-        if length > LONGEST_NAME {
+        if length > MAX_NAME {
             return Err(Error::config(format!(
-                "a name of {length} bytes is too long: {LONGEST_NAME} is the most"
+                "a name of {length} bytes is too long: use at most {MAX_NAME}"
             )));
         }
         let mut name = String::with_capacity(length + parts.len());
-        for (at, part) in parts.iter().enumerate() {
-            if at > 0 {
+        for (index, part) in parts.iter().enumerate() {
+            if index > 0 {
                 name.push('+');
             }
             name.extend(percent_encode(part, ESCAPED));
@@ -76,15 +76,15 @@ impl Queue {
         Ok(Self { kind, name })
     }
 
-    /// The queue with this kind and this name in its safe form, as a backend hands them back. `None` for anything that is
-    /// not such a form: whoever may write to the backend may have made it up.
+    /// Returns the queue with this kind and this encoded name, as a backend returns them. `None` if the name is not an
+    /// encoded one: anyone with write access to the backend may have sent it.
     #[cfg_attr(not(feature = "redis"), allow(dead_code))]
     pub(crate) fn from_encoded(kind: &str, name: &str) -> Option<Self> {
         let kind = [Kind::Limit, Kind::Mutex]
             .into_iter()
             .find(|k| k.as_str() == kind)?;
         let safe = |c: char| c.is_ascii_alphanumeric() || "-_.:%~+".contains(c);
-        let fits = !name.is_empty() && name.len() <= LONGEST_ENCODED && name.chars().all(safe);
+        let fits = !name.is_empty() && name.len() <= MAX_ENCODED && name.chars().all(safe);
         let name = name.into();
         fits.then_some(Self { kind, name })
     }
@@ -93,9 +93,9 @@ impl Queue {
         self.kind
     }
 
-    /// A hash that names of one family share: the keys of one layer, else names that differ only from their first digit on.
+    /// Returns a hash that names of one group share: the keys of one layer, or names that are equal up to their first digit.
     pub(crate) fn group(&self) -> u64 {
-        let family = match self.name.split_once('+') {
+        let group = match self.name.split_once('+') {
             Some((layer, _)) => layer,
             None => {
                 let escaped = |at: usize| {
@@ -110,10 +110,10 @@ impl Queue {
                 &self.name[..end.map_or(self.name.len(), |(at, _)| at)]
             }
         };
-        FxBuildHasher.hash_one((self.kind, family))
+        FxBuildHasher.hash_one((self.kind, group))
     }
 
-    /// The name in its safe form: what keys, log lines and errors show.
+    /// Returns the encoded name, as keys of the backend, logs and errors show it.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
@@ -145,7 +145,7 @@ impl Kind {
 // === impl Node ===
 
 impl Node {
-    /// A new node for this process: never the same twice.
+    /// Creates a node for this process. Each one is different.
     pub(crate) fn of_this_process() -> Self {
         let host: String = gethostname::gethostname()
             .to_string_lossy()
@@ -161,7 +161,7 @@ impl Node {
         &self.0
     }
 
-    /// A ticket as the backend stores it and as `inspect` shows it.
+    /// Returns a ticket as the backend stores it and `inspect` shows it.
     pub(crate) fn ticket(&self, number: u64) -> String {
         format!("{}-{number}", self.0)
     }
@@ -173,14 +173,14 @@ impl fmt::Debug for Node {
     }
 }
 
-/// Different names have different forms (for cut names as surely as SHA-256 does not collide).
+/// Cuts a long encoded name. Different names stay different, unless SHA-256 collides.
 fn shorten(mut encoded: String) -> String {
     if encoded.is_empty() {
         return "~".to_owned();
     }
-    if encoded.len() > LONGEST_ENCODED {
+    if encoded.len() > MAX_ENCODED {
         let hash = Sha256::digest(&encoded);
-        encoded.truncate(CUT);
+        encoded.truncate(CUT_LENGTH);
         encoded.push('~');
         encoded.extend(hash.iter().take(20).map(|byte| format!("{byte:02x}")));
     }
@@ -196,13 +196,13 @@ mod tests {
     }
 
     #[test]
-    fn a_plain_name_stays_readable() {
+    fn a_plain_name_is_not_encoded() {
         assert_eq!(name(&[b"llm:gpt-5_x.y"]), "llm:gpt-5_x.y");
         assert_eq!(name(&[b"buy", b"10086"]), "buy+10086");
     }
 
     #[test]
-    fn hostile_names_stay_apart_and_safe() {
+    fn encoded_names_are_distinct_and_safe() {
         let long = [b'a'; 10_000];
         let longer = [b'a'; 10_001];
         let names: &[&[u8]] = &[
@@ -237,19 +237,19 @@ mod tests {
         assert_eq!(
             forms.len(),
             names.len() + 3,
-            "two names share a form: {forms:?}"
+            "two names have one encoding: {forms:?}"
         );
         for form in forms {
-            assert!(form.len() <= LONGEST_ENCODED, "{form}");
+            assert!(form.len() <= MAX_ENCODED, "{form}");
             let plain = |c: char| c.is_ascii_alphanumeric() || "-_.:%~+".contains(c);
             assert!(form.chars().all(plain), "{form}");
-            let back = Queue::from_encoded("mutex", &form).unwrap();
-            assert_eq!(back.name(), form, "it is taken back");
+            let queue = Queue::from_encoded("mutex", &form).unwrap();
+            assert_eq!(queue.name(), form, "from_encoded accepts it");
         }
     }
 
     #[test]
-    fn names_of_one_family_share_a_group() {
+    fn names_of_one_layer_or_prefix_share_a_group() {
         let group = |name: &str| Queue::mutex(name.as_bytes()).unwrap().group();
         assert_eq!(group("order:17"), group("order:18"));
         assert_eq!(group("GET /orders/17"), group("GET /orders/18"));
@@ -273,8 +273,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_safe_form_is_not_taken_back() {
-        let long = "a".repeat(LONGEST_ENCODED + 1);
+    fn from_encoded_rejects_names_that_are_not_encoded() {
+        let long = "a".repeat(MAX_ENCODED + 1);
         for name in [
             "",
             "a}:{b",
@@ -291,13 +291,13 @@ mod tests {
     }
 
     #[test]
-    fn an_enormous_name_is_refused() {
-        let error = Queue::limit(&vec![b'a'; LONGEST_NAME + 1]).unwrap_err();
+    fn a_name_that_is_too_long_is_an_error() {
+        let error = Queue::limit(&vec![b'a'; MAX_NAME + 1]).unwrap_err();
         assert_eq!(error.kind(), crate::ErrorKind::InvalidConfig);
     }
 
     #[test]
-    fn nodes_are_never_the_same() {
+    fn nodes_of_one_process_differ() {
         assert_ne!(Node::of_this_process(), Node::of_this_process());
     }
 }

@@ -1,4 +1,4 @@
-//! A granted ticket as a value: dropping it lets the ticket leave.
+//! A held ticket as a value: dropping it releases the ticket.
 
 use crate::client::{Client, Hold, QueueClient};
 use crate::clock;
@@ -16,8 +16,8 @@ use tokio::time::{Instant, Sleep};
 
 /// One permit of a [`Semaphore`](crate::Semaphore), renewed in the background for as long as this value lives.
 ///
-/// Dropping it releases it. Drop never blocks and never panics, and works during unwinding and outside a runtime. If no
-/// runtime is left, the release is sent as soon as the coordinator is used on another one; see
+/// Dropping it releases it in the background. Drop never blocks and never panics, and works during unwinding and outside a
+/// runtime. If no runtime is left, the release is sent as soon as the coordinator is used on another one: see
 /// [`CoordinatorBuilder::dedicated_thread`](crate::CoordinatorBuilder::dedicated_thread).
 ///
 /// ```
@@ -33,18 +33,18 @@ use tokio::time::{Instant, Sleep};
 /// # Ok(())
 /// # }
 /// ```
-#[must_use = "a permit that is dropped is given back at once"]
+#[must_use = "dropping a permit releases it at once"]
 pub struct Permit {
     queue_client: Arc<QueueClient>,
     hold: Hold,
-    /// Cleared by `release`, which lets the ticket leave itself.
-    drops: bool,
+    /// Set by `release`, so that drop does not release the ticket again.
+    released: bool,
 }
 
-/// A weak handle to a permit: it holds nothing, but [`keep`](Self::keep) makes it a guard of the same permit.
+/// A weak handle to a permit. It does not hold the permit; [`upgrade`](Self::upgrade) returns a guard that does.
 ///
-/// A layer puts one into the extensions of each `http::Request`, for work that outlives the response (an upgraded
-/// connection, a task in the background): with
+/// A [`DistributedConcurrencyLimitLayer`](crate::DistributedConcurrencyLimitLayer) adds one to the extensions of each
+/// `http::Request`, for work that outlives the response, such as an upgraded connection or a background task: with
 /// [`reject_with_response`](crate::DistributedConcurrencyLimitLayer::reject_with_response) or
 /// [`expose_permit`](crate::DistributedConcurrencyLimitLayer::expose_permit).
 #[derive(Clone)]
@@ -54,19 +54,19 @@ pub struct PermitHandle {
 }
 
 pin_project! {
-    /// Ends when a permit is lost. Holds nothing.
-    pub(crate) struct WhenLost {
+    /// Resolves when a permit is lost. Does not hold the permit.
+    pub(crate) struct LossFuture {
         queue_client: Arc<QueueClient>,
         hold: Hold,
-        // Hears every loss since it was made, polled or not.
+        // Notified of each loss of this name since it was created, polled or not.
         #[pin]
         next_loss: OwnedNotified,
-        // For a mutex, which is lost when its time is over, whoever is busy meanwhile. Made at the first poll.
+        // Only for a mutex, which is lost at its deadline even while a call is in flight. Created at the first poll.
         timer: Option<Pin<Box<Sleep>>>,
-        // When that is. Looked at in each poll, for no timer ends in a process that was stopped or is busy.
+        // The deadline. Checked at each poll, since a timer may fire late in a process that was stopped or is busy.
         expires: Option<Instant>,
-        // Whether it may have been lost before `next_loss` was made, or by what that has heard.
-        look: bool,
+        // Whether the state has to be checked: at the first poll, and after each notification.
+        check: bool,
     }
 }
 
@@ -78,69 +78,72 @@ impl Permit {
         Self {
             queue_client,
             hold,
-            drops: true,
+            released: false,
         }
     }
 
-    /// The ticket as [`Coordinator::inspect`](crate::Coordinator::inspect) shows it.
+    /// Returns the ticket as [`Coordinator::inspect`](crate::Coordinator::inspect) shows it.
     pub fn ticket(&self) -> String {
         self.queue_client.ticket(self.hold.ticket)
     }
 
-    /// Whether it is surely still held, by this process's own reckoning: not lost, and confirmed by the backend within
-    /// the last lease. It can turn `true` again when the backend was only out of reach for a while.
+    /// Returns whether the permit is known to be held: not lost, and confirmed by the backend within the last lease.
+    /// It can become `true` again if the backend was only unreachable for a while.
     pub fn is_valid(&self) -> bool {
         self.queue_client.is_valid(self.hold)
     }
 
-    /// Waits until the permit is lost; never ends if that does not happen.
+    /// Waits until the permit is lost, and returns the reason. Pending for ever if it is not lost.
     ///
-    /// The kind is [`ErrorKind::Lost`] when the backend does not know it any more (its lease ran out while this process
-    /// was cut off or paused, or it was evicted), [`ErrorKind::HeldTooLong`] when `max_hold` went by, and
-    /// [`ErrorKind::ShuttingDown`] when a shutdown took it back.
+    /// * [`ErrorKind::Lost`]: its lease expired while this process was cut off or paused, or it was evicted.
+    /// * [`ErrorKind::HeldTooLong`]: it was held for longer than `max_hold`.
+    /// * [`ErrorKind::ShuttingDown`]: a shutdown revoked it.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future changes nothing.
+    /// Dropping the future has no effect on the permit.
     pub async fn lost(&self) -> Error {
-        self.when_lost().await
+        self.lost_owned().await
     }
 
-    /// Gives the permit back and waits for the answer: `true` if it was held until now, `false` if it had been lost
-    /// before. While another guard ([`PermitHandle::keep`]) shares it, it stays held. When it goes to somebody who waits here,
-    /// [from hand to hand](crate::guide::queue), the answer is what this process knows.
+    /// Releases the permit and waits for the acknowledgement. Returns `true` if it was held until now, `false` if it had
+    /// been lost before.
+    ///
+    /// While another guard ([`PermitHandle::upgrade`]) shares the permit, it stays held. If it passes to a local waiter by
+    /// a [hand-off](crate::guide::queue), the result is what this process knows.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unavailable`] if the backend has not answered for one lease. The release is resent until it does.
+    /// [`ErrorKind::Unavailable`] if the backend has not answered for one lease. The release is resent until it is
+    /// acknowledged.
     ///
     /// # Cancel safety
     ///
-    /// The permit is given back even if the future is dropped after its first poll, or never polled.
+    /// The permit is released even if the future is dropped, polled or not.
     pub async fn release(mut self) -> Result<bool, Error> {
         let (answer, held) = oneshot::channel();
-        self.drops = false;
+        self.released = true;
         self.queue_client.drop_guard(self.hold, Some(answer));
         held.await.map_err(|_| {
             Error::new(
                 ErrorKind::Unavailable,
-                "the backend has not acknowledged the release within a lease: it is resent until it does",
+                "the backend has not acknowledged the release within a lease: it is resent until it is acknowledged",
             )
         })
     }
 
-    /// The fencing token, if it is still held.
+    /// Returns the fencing token, if the permit is held.
     pub(crate) fn token(&self) -> Option<u64> {
         self.queue_client.token(self.hold)
     }
 
-    /// One more guard of the same permit.
+    /// Returns another guard of the same permit.
     pub(crate) fn share(&self) -> Option<Self> {
         let shared = self.queue_client.share(self.hold);
         shared.then(|| Self::new(Arc::clone(&self.queue_client), self.hold))
     }
 
-    /// Whether it is of this coordinator.
+    /// Returns whether it was granted through this client.
     pub(crate) fn is_of(&self, client: &Arc<Client>) -> bool {
         self.queue_client.is_of(client)
     }
@@ -149,7 +152,7 @@ impl Permit {
         self.queue_client.queue()
     }
 
-    /// A weak handle to this permit.
+    /// Returns a weak handle to this permit.
     pub fn handle(&self) -> PermitHandle {
         PermitHandle {
             queue_client: Arc::downgrade(&self.queue_client),
@@ -157,26 +160,26 @@ impl Permit {
         }
     }
 
-    /// Takes a reserved permit for good. `false`: it has gone back already.
+    /// Ends the reservation of a permit that is used now. Returns `false` if the permit has been released already.
     #[inline]
     pub(crate) fn claim(&self) -> bool {
         self.queue_client.claim(self.hold)
     }
 
-    /// The reservation starts anew. `false`: it has gone back already.
+    /// Restarts the reservation. Returns `false` if the permit has been released already.
     pub(crate) fn rearm(&self) -> bool {
         self.queue_client.rearm(self.hold)
     }
 
-    /// As [`lost`](Self::lost), without the borrow.
-    pub(crate) fn when_lost(&self) -> WhenLost {
-        WhenLost {
+    /// As [`lost`](Self::lost), as a future that does not borrow the permit.
+    pub(crate) fn lost_owned(&self) -> LossFuture {
+        LossFuture {
             queue_client: Arc::clone(&self.queue_client),
             hold: self.hold,
             next_loss: self.queue_client.next_loss(),
             timer: None,
             expires: None,
-            look: true,
+            check: true,
         }
     }
 }
@@ -184,7 +187,7 @@ impl Permit {
 impl Drop for Permit {
     #[inline]
     fn drop(&mut self) {
-        if self.drops {
+        if !self.released {
             self.queue_client.drop_guard(self.hold, None);
         }
     }
@@ -202,9 +205,9 @@ impl fmt::Debug for Permit {
 // === impl PermitHandle ===
 
 impl PermitHandle {
-    /// Makes the handle a guard: the permit is given back when the last of its guards is dropped. `None` if it has been
-    /// given back or lost already.
-    pub fn keep(&self) -> Option<Permit> {
+    /// Returns a guard of the permit, or `None` if the permit has been released or lost. The permit is released when its
+    /// last guard is dropped.
+    pub fn upgrade(&self) -> Option<Permit> {
         let queue_client = self.queue_client.upgrade()?;
         let shared = queue_client.share(self.hold);
         shared.then(|| Permit::new(queue_client, self.hold))
@@ -217,16 +220,16 @@ impl fmt::Debug for PermitHandle {
     }
 }
 
-// === impl WhenLost ===
+// === impl LossFuture ===
 
-impl Future for WhenLost {
+impl Future for LossFuture {
     type Output = Error;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Error> {
         let mut this = self.project();
-        *this.look |= this.expires.is_some_and(|at| at <= clock::now());
+        *this.check |= this.expires.is_some_and(|at| at <= clock::now());
         loop {
-            if std::mem::take(this.look) {
+            if std::mem::take(this.check) {
                 if let Some(kind) = this.queue_client.lost(*this.hold) {
                     return Poll::Ready(error(kind));
                 }
@@ -236,31 +239,31 @@ impl Future for WhenLost {
             }
             if this.next_loss.as_mut().poll(cx).is_ready() {
                 this.next_loss.set(this.queue_client.next_loss());
-                *this.look = true;
+                *this.check = true;
             }
             if let Some(timer) = this.timer
                 && timer.as_mut().poll(cx).is_ready()
             {
-                *this.look = true;
+                *this.check = true;
             }
-            if !*this.look {
+            if !*this.check {
                 return Poll::Pending;
             }
         }
     }
 }
 
-impl fmt::Debug for WhenLost {
+impl fmt::Debug for LossFuture {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("WhenLost")
+        f.write_str("LossFuture")
     }
 }
 
 fn error(kind: ErrorKind) -> Error {
     let message = match kind {
-        ErrorKind::HeldTooLong => "the permit was held for longer than max_hold",
-        ErrorKind::ShuttingDown => "the permit was taken back by a shutdown",
-        _ => "the permit was lost",
+        ErrorKind::HeldTooLong => "the permit was held for longer than max_hold and is released",
+        ErrorKind::ShuttingDown => "the permit was revoked by a shutdown",
+        _ => "the permit was lost: its lease expired or it was evicted",
     };
     Error::new(kind, message)
 }

@@ -1,4 +1,4 @@
-//! A semaphore whose permits a whole fleet shares.
+//! A semaphore that all processes of a fleet share.
 
 use crate::client::QueueClient;
 use crate::error::Error;
@@ -8,22 +8,23 @@ use std::time::Duration;
 use tokio::task::coop;
 
 pub use crate::client::Stats;
-pub(crate) use crate::client::{Acquire, Client, Terms, Wait};
+pub(crate) use crate::client::{Acquire, Terms, Wait};
 
-/// So many callers of one process may wait for one name, unless [`Semaphore::max_waiting`] says otherwise.
+/// How many callers of one process may wait for one name, unless set by [`Semaphore::max_waiting`].
 pub(crate) const MAX_WAITING: usize = 1024;
 
-/// A limit with a name: at most `limit` permits are out at a time, over every process that uses the same backend.
+/// A named limit: at most `limit` permits are held at a time, over all processes that use the same backend.
 ///
-/// Made by [`Coordinator::semaphore`](crate::Coordinator::semaphore). Cheap to clone; all semaphores of one name in one
-/// coordinator share one line and one limit (that of the last one made or [set](Self::set_limit)).
+/// Created by [`Coordinator::semaphore`](crate::Coordinator::semaphore). Cheap to clone. All semaphores of one name in one
+/// coordinator share one queue and one limit: the last one given to `semaphore` or [`set_limit`](Self::set_limit).
 ///
 /// # Differences from `tokio::sync::Semaphore`
 ///
-/// Permits are counted by the backend, so acquiring takes a trip over the network, and a permit can be lost: when this
-/// process is cut off or paused for longer than its lease, others get in. [`Permit::is_valid`] and [`Permit::lost`]
-/// tell. Processes may have different limits (a deploy that rolls out a new one): each is let in only while fewer than
-/// its own limit are in use.
+/// * The backend counts the permits, so acquiring one takes a network round trip.
+/// * A permit can be lost: if this process is cut off or paused for longer than its lease, the backend grants the permit
+///   to another waiter. [`Permit::is_valid`] and [`Permit::lost`] report that.
+/// * Processes may have different limits, for example during a rolling deploy. Each process gets permits only while fewer
+///   than its own limit are held.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -58,62 +59,67 @@ impl Semaphore {
         }
     }
 
-    /// Refuses a caller ([`TooManyWaiting`](crate::ErrorKind::TooManyWaiting)) when so many of this process wait for
-    /// this name already. 1,024 unless set. Goes for this value and its clones.
-    pub fn max_waiting(mut self, most: usize) -> Self {
-        self.max_waiting = most;
+    /// Sets how many callers of this process may wait for this name. Further callers are refused with
+    /// [`TooManyWaiting`](crate::ErrorKind::TooManyWaiting). Default: 1,024. Applies to this value and its clones.
+    #[must_use]
+    pub fn max_waiting(mut self, max: usize) -> Self {
+        self.max_waiting = max;
         self
     }
 
-    /// Gives a permit back by itself when it was held for so long; [`Permit::lost`] tells the holder. Not bounded unless
-    /// set. Goes for this value and its clones.
-    pub fn max_hold(mut self, most: Duration) -> Self {
-        self.max_hold = Some(most);
+    /// Sets how long a permit may be held. After that it is released and [`Permit::lost`] resolves. Default: unlimited.
+    /// Applies to this value and its clones.
+    #[must_use]
+    pub fn max_hold(mut self, max: Duration) -> Self {
+        self.max_hold = Some(max);
         self
     }
 
-    /// The name in its safe form: letters, digits and `-_.:` as they are, the rest percent-encoded, cut if long.
+    /// Returns the encoded name: ASCII letters, digits and `-_.:` unchanged, the rest percent-encoded. A long name is cut
+    /// and ends with a hash.
     pub fn name(&self) -> &str {
         self.queue_client.queue().name()
     }
 
-    /// This process's limit.
+    /// Returns this process's limit.
     pub fn limit(&self) -> u32 {
         self.queue_client.limit()
     }
 
-    /// Sets this process's limit for this name. Permits that are out stay out; nobody new comes in until it fits.
+    /// Sets this process's limit for this name. A lower limit evicts no holder: no permit is granted until fewer than the
+    /// new limit are held.
     ///
     /// # Errors
     ///
-    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) for a limit that the backend cannot keep, such as 0.
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) for a limit that the backend does not support, such as 0.
     pub fn set_limit(&self, limit: u32) -> Result<(), Error> {
         self.queue_client.check_limit(limit)?;
         self.queue_client.set_limit(limit);
         Ok(())
     }
 
-    /// Takes a permit; waits in line as long as it takes.
+    /// Acquires a permit. Waits in the queue until one is granted.
     ///
     /// # Errors
     ///
-    /// [`TooManyWaiting`](crate::ErrorKind::TooManyWaiting), [`Unavailable`](crate::ErrorKind::Unavailable) when the
-    /// backend has not answered for `outage_after`, [`Denied`](crate::ErrorKind::Denied) or
-    /// [`Incompatible`](crate::ErrorKind::Incompatible) when it answered with that,
-    /// [`ShuttingDown`](crate::ErrorKind::ShuttingDown), [`NoRuntime`](crate::ErrorKind::NoRuntime).
+    /// * [`TooManyWaiting`](crate::ErrorKind::TooManyWaiting): [`max_waiting`](Self::max_waiting) callers wait already.
+    /// * [`Unavailable`](crate::ErrorKind::Unavailable): the backend has not answered for `outage_after`.
+    /// * [`Denied`](crate::ErrorKind::Denied), [`Incompatible`](crate::ErrorKind::Incompatible): the backend's answer.
+    /// * [`ShuttingDown`](crate::ErrorKind::ShuttingDown): after [`Coordinator::shutdown`](crate::Coordinator::shutdown).
+    /// * [`NoRuntime`](crate::ErrorKind::NoRuntime): there is no tokio runtime on this thread.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future at any time gives up the place in the line; a permit that was granted meanwhile is given
-    /// back. The place is taken at the first poll.
+    /// Dropping the future at any time removes the ticket from the queue, and releases a permit that was granted
+    /// meanwhile. The ticket is enqueued at the first poll; a new call starts at the end of the queue.
     pub async fn acquire(&self) -> Result<Permit, Error> {
-        if let Some(permit) = self.take_lingering().await {
+        if let Some(permit) = self.acquire_lingering().await {
             return Ok(permit);
         }
-        self.start(self.wait()).await
+        self.acquire_with(&self.wait()).await
     }
 
-    /// Takes a permit; waits in line for `timeout` at most.
+    /// Acquires a permit. Waits in the queue for at most `timeout`.
     ///
     /// # Errors
     ///
@@ -123,53 +129,54 @@ impl Semaphore {
     ///
     /// As [`acquire`](Self::acquire).
     pub async fn acquire_timeout(&self, timeout: Duration) -> Result<Permit, Error> {
-        if let Some(permit) = self.take_lingering().await {
+        if let Some(permit) = self.acquire_lingering().await {
             return Ok(permit);
         }
         let wait = Wait {
             timeout: Some(timeout),
             ..self.wait()
         };
-        self.start(wait).await
+        self.acquire_with(&wait).await
     }
 
-    /// Takes a permit if one is free and nobody waits. Asks the backend, so it takes a trip.
+    /// Acquires a permit if one is free and no ticket is queued. Takes a round trip to the backend, but does not wait in
+    /// the queue.
     ///
     /// # Errors
     ///
-    /// [`LimitReached`](crate::ErrorKind::LimitReached) when there is none; else as [`acquire`](Self::acquire).
+    /// [`LimitReached`](crate::ErrorKind::LimitReached) if no permit is free; else as [`acquire`](Self::acquire).
     ///
     /// # Cancel safety
     ///
     /// As [`acquire`](Self::acquire).
     pub async fn try_acquire(&self) -> Result<Permit, Error> {
-        if let Some(permit) = self.take_lingering().await {
+        if let Some(permit) = self.acquire_lingering().await {
             return Ok(permit);
         }
         let wait = Wait {
             queue: false,
             ..self.wait()
         };
-        self.start(wait).await
+        self.acquire_with(&wait).await
     }
 
-    /// What this process has seen of this name.
+    /// Returns this process's counters for this name.
     pub fn stats(&self) -> Stats {
         self.queue_client.stats()
     }
 
-    /// The quick way for what happens most: a permit that lingers here.
+    /// Acquires a lingering permit without a round trip: the most frequent case below saturation.
     #[inline]
-    async fn take_lingering(&self) -> Option<Permit> {
-        // Who takes permit after permit without ever waiting lets others run now and then.
+    async fn acquire_lingering(&self) -> Option<Permit> {
+        // A task that acquires permits in a loop and never waits must yield to other tasks.
         coop::consume_budget().await;
-        self.queue_client.take_lingering(Terms {
+        self.take_lingering(Terms {
             reserve: None,
             max_hold: self.max_hold,
         })
     }
 
-    /// How this semaphore's callers wait, unless they say otherwise.
+    /// The wait of [`acquire`](Self::acquire).
     fn wait(&self) -> Wait {
         Wait {
             queue: true,
@@ -180,14 +187,14 @@ impl Semaphore {
         }
     }
 
-    /// A reservation, if a permit lingers here.
+    /// Returns a permit that lingers in this process, if there is one.
     #[inline]
-    pub(crate) fn reserve_lingering(&self, terms: Terms) -> Option<Permit> {
+    pub(crate) fn take_lingering(&self, terms: Terms) -> Option<Permit> {
         self.queue_client.take_lingering(terms)
     }
 
-    /// Joins the line now.
-    pub(crate) fn start(&self, wait: Wait) -> Acquire {
-        Acquire::new(&self.queue_client, &wait)
+    /// Starts to acquire a permit: the ticket is enqueued now, not at the first poll.
+    pub(crate) fn acquire_with(&self, wait: &Wait) -> Acquire {
+        Acquire::new(&self.queue_client, wait)
     }
 }

@@ -1,6 +1,7 @@
-//! The example `quickstart` over every backend, by URL: two processes at once, that share the limit.
+//! The example `quickstart` over each backend, by URL: two concurrent processes that share the limit. The example `shop` in
+//! process.
 //!
-//! Every server is the test's own and ends with it.
+//! Each test starts its own servers and stops them at its end.
 
 use std::process::{Child, Command, Stdio};
 use std::sync::Once;
@@ -13,13 +14,13 @@ use support::sentinels::{MASTER, SentinelSet};
 use support::zookeeper::ZooKeepers;
 use test_support as support;
 
-/// What each process has to do, and how long one piece takes.
+/// The callers of each process, and how long each works.
 const CALLERS: u32 = 12;
 const WORK: Duration = Duration::from_millis(400);
 
 #[test]
 fn quickstart_runs_in_process() {
-    said_by(start("memory:", &[]), 3);
+    check_output(start("memory:", &[]), 3);
 }
 
 #[test]
@@ -29,12 +30,12 @@ fn quickstart_runs_over_redis() {
 }
 
 #[test]
-fn quickstart_takes_the_old_variable() {
+fn quickstart_accepts_redis_url() {
     let server = RedisServer::start();
-    let mut quickstart = quickstart();
+    let mut quickstart = example("quickstart");
     quickstart.env("REDIS_URL", server.url());
-    said_by(quickstart.spawn().expect("it runs"), 3);
-    // It was there: the name it used is not forgotten at once.
+    check_output(quickstart.spawn().expect("it runs"), 3);
+    // The key of its name is still there.
     assert!(!server.command(&["KEYS", "permit:*"]).list().is_empty());
 }
 
@@ -69,7 +70,7 @@ fn quickstart_runs_over_cluster() {
 fn quickstart_runs_over_redlock() {
     let servers = [(); 3].map(|()| RedisServer::start());
     for server in &servers {
-        // It has been up for long, so that the first lock is not waited for.
+        // As if it had been running for long, so that the first lock does not wait.
         server.command(&["SET", "permit:redlock:since", "1 1"]);
     }
     let urls = servers.each_ref().map(RedisServer::url).join(",");
@@ -88,19 +89,33 @@ fn quickstart_runs_over_zookeeper() {
     two_share(&format!("zookeeper://{}", servers.connect_string()), &[], 3);
 }
 
-/// Two at once: seen from outside, all callers of both took as long as one limit for both lets them.
+/// The buyers use three spellings of the product, which must not bypass the lock.
+#[test]
+fn shop_sells_exactly_its_stock() {
+    let output = example("shop").env_remove("SHOP_DB").output();
+    let output = output.expect("it runs");
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{stdout}");
+    assert!(
+        stdout.contains("with the lock:    10 sold of 10"),
+        "{stdout}"
+    );
+    assert!(!stdout.contains("a buyer got"), "{stdout}");
+}
+
+/// Runs two processes at once. All their callers together took as long as one shared limit requires.
 fn two_share(url: &str, env: &[(&str, &str)], limit: u32) {
     let start_of_both = Instant::now();
     let both = [(); 2].map(|()| start(url, env));
     for one in both {
-        said_by(one, limit);
+        check_output(one, limit);
     }
     let (took, least) = (start_of_both.elapsed(), WORK * 2 * CALLERS / limit);
     assert!(took >= least, "both done after {took:?}, not {least:?}");
 }
 
-fn quickstart() -> Command {
-    // Where only this test was asked for, cargo has not built the example anew.
+fn example(name: &str) -> Command {
+    // If only this test is built, cargo has not rebuilt the examples.
     static BUILT: Once = Once::new();
     BUILT.call_once(|| {
         let mut cargo = Command::new(env!("CARGO"));
@@ -110,6 +125,8 @@ fn quickstart() -> Command {
             "--all-features",
             "--example",
             "quickstart",
+            "--example",
+            "shop",
         ]);
         let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/../Cargo.toml");
         let built = cargo.args(["--manifest-path", manifest]).status();
@@ -117,7 +134,7 @@ fn quickstart() -> Command {
     });
     let here = std::env::current_exe().expect("this program");
     let target = here.parent().and_then(|deps| deps.parent());
-    let program = target.expect("a target folder").join("examples/quickstart");
+    let program = target.expect("a target folder").join("examples").join(name);
     let mut command = Command::new(program);
     command.env_remove("PERMIT_URL").env_remove("REDIS_URL");
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -125,33 +142,33 @@ fn quickstart() -> Command {
 }
 
 fn start(url: &str, env: &[(&str, &str)]) -> Child {
-    let mut command = quickstart();
+    let mut command = example("quickstart");
     command.env("PERMIT_URL", url).envs(env.iter().copied());
     command.spawn().expect("it runs")
 }
 
-/// It ended well, everybody had his turn, and the limit was kept.
-fn said_by(quickstart: Child, limit: u32) {
+/// Asserts that the process succeeded, that each caller was served, and that the limit was kept.
+fn check_output(quickstart: Child, limit: u32) {
     let output = quickstart.wait_with_output().expect("it ends");
-    let (said, errors) = (
+    let (stdout, stderr) = (
         String::from_utf8_lossy(&output.stdout),
         String::from_utf8_lossy(&output.stderr),
     );
-    assert!(output.status.success(), "{said}{errors}");
-    let served = said.lines().filter(|line| line.ends_with('█')).count();
-    assert_eq!(served, CALLERS as usize, "{said}");
-    for place in ["in this process", "over all processes"] {
-        let peak = peak(&said, limit, place);
-        assert!((1..=limit).contains(&peak), "{said}");
+    assert!(output.status.success(), "{stdout}{stderr}");
+    let served = stdout.lines().filter(|line| line.ends_with('█')).count();
+    assert_eq!(served, CALLERS as usize, "{stdout}");
+    for scope in ["in this process", "over all processes"] {
+        let peak = peak(&stdout, limit, scope);
+        assert!((1..=limit).contains(&peak), "{stdout}");
     }
-    assert_eq!(said.contains("no limit above"), limit < 3, "{said}");
+    assert_eq!(stdout.contains("no limit above"), limit < 3, "{stdout}");
 }
 
-fn peak(said: &str, limit: u32, place: &str) -> u32 {
-    let end = format!(" of limit {limit} {place}");
-    let line = said
+fn peak(stdout: &str, limit: u32, scope: &str) -> u32 {
+    let end = format!(" of limit {limit} {scope}");
+    let line = stdout
         .lines()
         .find_map(|line| line.strip_prefix("peak ")?.strip_suffix(&end));
     let number = line.and_then(|number| number.parse().ok());
-    number.unwrap_or_else(|| panic!("no peak {place}:\n{said}"))
+    number.unwrap_or_else(|| panic!("no peak {scope}:\n{stdout}"))
 }

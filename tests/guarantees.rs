@@ -1,4 +1,4 @@
-//! The table of guarantees names tests that are there, and the README repeats what the guide says.
+//! The tests named in the table of guarantees exist, and the README has the same rows as the guide.
 
 use std::collections::BTreeSet;
 use std::fs::{read_dir, read_to_string};
@@ -8,7 +8,7 @@ const GUIDE: &str = include_str!("../src/guide/guarantees.rs");
 const README: &str = include_str!("../README.md");
 
 #[test]
-fn every_test_that_is_named_is_there() {
+fn every_named_test_exists() {
     let named: BTreeSet<&str> = GUIDE.split('`').filter(|word| is_test(word)).collect();
     assert!(named.len() > 50, "only {named:?}");
     let mut code = String::new();
@@ -45,7 +45,7 @@ fn every_fault_has_a_test_or_a_reason() {
 }
 
 #[test]
-fn the_readme_has_the_same_table() {
+fn the_readme_has_the_same_rows() {
     let rows: Vec<_> = rows().filter(|row| row.matches('|').count() == 8).collect();
     assert!(rows.len() > 8, "only {rows:#?}");
     assert!(
@@ -59,7 +59,7 @@ fn rows() -> impl Iterator<Item = &'static str> {
     lines.filter(|line| line.starts_with('|'))
 }
 
-/// Tests here have names of several words.
+/// Test names of this crate have several words.
 fn is_test(word: &str) -> bool {
     let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
     word.matches('_').count() > 1 && word.chars().all(fits)

@@ -1,8 +1,8 @@
-//! Twelve callers, three permits: who runs when.
+//! Twelve callers and three permits: prints when each caller runs.
 //!
 //! ```text
 //! cargo run --example quickstart
-//! REDIS_URL=redis://127.0.0.1:6379 cargo run --example quickstart    # twice at once: the two share the limit
+//! REDIS_URL=redis://127.0.0.1:6379 cargo run --example quickstart    # run it twice at once: both share the limit
 //! PERMIT_URL=etcd://127.0.0.1:2379 cargo run --example quickstart --features etcd    # or any other backend
 //! ```
 
@@ -19,13 +19,13 @@ const WORK: Duration = Duration::from_millis(400);
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    // One coordinator for each process. The permits live in this process, or wherever the URL says.
+    // One coordinator per process. In process, unless a URL is set.
     let url = std::env::var("PERMIT_URL").or_else(|_| std::env::var("REDIS_URL"));
-    let permits = Coordinator::connect(url.as_deref().unwrap_or("memory:"))?;
+    let permits = Coordinator::from_url(url.as_deref().unwrap_or("memory:"))?;
     permits.check().await?;
     let limit = LIMIT.min(permits.capabilities().max_limit);
     if limit < LIMIT {
-        println!("this backend keeps no limit above {limit}, so it is {limit} and not {LIMIT}");
+        println!("this backend keeps no limit above {limit}: using {limit} instead of {LIMIT}");
     }
     let printer = permits.semaphore("printer", limit)?;
 
@@ -36,24 +36,24 @@ async fn main() -> Result<(), Box<dyn Error>> {
             let (printer, permits, inside) = (printer.clone(), permits.clone(), inside.clone());
             tokio::spawn(async move {
                 let permit = printer.acquire().await?;
-                let came_in = start.elapsed();
+                let started = start.elapsed();
                 let here = inside.fetch_add(1, Ordering::SeqCst) + 1;
                 let everywhere = permits.inspect("printer").await?.in_use;
                 sleep(WORK).await;
                 inside.fetch_sub(1, Ordering::SeqCst);
-                let went_out = start.elapsed();
+                let finished = start.elapsed();
                 permit.release().await?;
-                Ok::<_, tower_permit::Error>((came_in, went_out, here, everywhere))
+                Ok::<_, tower_permit::Error>((started, finished, here, everywhere))
             })
         })
         .collect();
 
     let (mut peak, mut peak_everywhere) = (0, 0);
-    println!("{CALLERS} callers, each works for {WORK:?} (░ waits, █ runs)\n");
+    println!("{CALLERS} callers, {WORK:?} of work each (░ waits, █ runs)\n");
     for (n, caller) in callers.into_iter().enumerate() {
-        let (came_in, went_out, here, everywhere) = caller.await??;
+        let (started, finished, here, everywhere) = caller.await??;
         let columns = |time: Duration| (time.as_millis() / 50).min(80) as usize;
-        let (waits, runs) = (columns(came_in), columns(went_out - came_in));
+        let (waits, runs) = (columns(started), columns(finished - started));
         println!("{n:>4} {}{}", "░".repeat(waits), "█".repeat(runs));
         peak = peak.max(here);
         peak_everywhere = peak_everywhere.max(everywhere);

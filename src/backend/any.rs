@@ -34,7 +34,7 @@ use std::sync::Arc;
 /// # Ok::<(), tower_permit::Error>(())
 /// ```
 ///
-/// [`Coordinator::connect`](crate::Coordinator::connect) is short for that.
+/// [`Coordinator::from_url`](crate::Coordinator::from_url) is short for that.
 #[derive(Clone)]
 pub struct AnyBackend {
     /// What stands before the colon.

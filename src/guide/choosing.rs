@@ -48,7 +48,7 @@
 //!
 //! All backends follow the same rules and pass the same tests as far as their capabilities go, so a service that works with one
 //! works with another. [`guarantees`](super::guarantees) compares them fault by fault, and [`Coordinator::capabilities`] returns
-//! what a backend supports. [`Coordinator::connect`] selects one by URL.
+//! what a backend supports. [`Coordinator::from_url`] selects one by URL.
 //!
 //! `tower::limit` is sufficient if a service runs in one process and needs neither keys, nor streams that count until they end,
 //! nor bounded waits.
@@ -68,7 +68,7 @@
 //! [`Mutex`]: crate::Mutex
 //! [`MutexGuard::lost`]: crate::MutexGuard::lost
 //! [`Coordinator::lock_all`]: crate::Coordinator::lock_all
-//! [`Coordinator::connect`]: crate::Coordinator::connect
+//! [`Coordinator::from_url`]: crate::Coordinator::from_url
 //! [`Coordinator::capabilities`]: crate::Coordinator::capabilities
 //! [`Memory`]: crate::Memory
 //! [`Redis`]: crate::Redis

@@ -1,4 +1,4 @@
-//! How a refusal looks: an error, or a response that tells the client.
+//! How a layer rejects a request: with an error, or with an HTTP or gRPC response.
 
 use crate::{BoxError, Error, ErrorKind, Permit};
 use bytes::Bytes;
@@ -12,60 +12,60 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// How a refusal looks to the caller: [`AsError`], [`AsHttpError`] or [`AsResponse`]. Sealed.
+/// How a layer rejects a request: [`AsError`], [`AsErrorWithHandle`] or [`AsResponse`]. Sealed.
 #[diagnostic::on_unimplemented(
-    message = "this refusal cannot be given to the caller of a service with the response `{Res}`",
-    note = "`.reject_with_response()` needs a service from `http::Request<_>` to `http::Response<_>`",
+    message = "the layer cannot reject requests of a service with the response `{Res}` in this way",
+    note = "with `.reject_with_response()` the service must take `http::Request<_>` and return `http::Response<_>`",
     note = "without it the service's error must be `Into<tower_permit::BoxError>`"
 )]
-pub trait Refuse<Req, Res, E>: sealed::Sealed {
-    /// What the inner response becomes.
+pub trait RejectionPolicy<Req, Res, E>: sealed::Sealed {
+    /// The response type of the layer's service.
     type Response;
-    /// What the inner error becomes.
+    /// The error type of the layer's service.
     type Error;
 
     #[doc(hidden)]
     fn protocol(request: &Req) -> Protocol;
-    /// Tells the request about its permit.
+    /// Adds a handle of the permit to the request.
     #[doc(hidden)]
-    fn mark(request: &mut Req, permit: &Permit);
+    fn expose_permit(request: &mut Req, permit: &Permit);
     #[doc(hidden)]
-    fn pass(response: Res) -> Self::Response;
+    fn map_response(response: Res) -> Self::Response;
     #[doc(hidden)]
-    fn pass_error(error: E) -> Self::Error;
+    fn map_error(error: E) -> Self::Error;
     #[doc(hidden)]
-    fn refuse(refusal: Refusal) -> Result<Self::Response, Self::Error>;
+    fn reject(rejection: Rejection) -> Result<Self::Response, Self::Error>;
 }
 
-/// A refusal is an error. The default.
+/// Rejects a request with an error. The default.
 ///
-/// The service's error is a [`BoxError`]. Ours downcasts to [`tower_permit::Error`](crate::Error), whose
-/// [`kind`](crate::Error::kind) says what happened; the inner service's errors pass as they are.
+/// The service's error type is [`BoxError`]. An error of the layer downcasts to [`tower_permit::Error`](crate::Error);
+/// its [`kind`](crate::Error::kind) is the reason. Errors of the inner service are passed on without a wrapper.
 #[derive(Clone, Copy, Debug)]
 pub enum AsError {}
 
-/// A refusal is an error, as with [`AsError`]; and the request's extensions get a
-/// [`PermitHandle`](crate::PermitHandle). For services that take `http::Request`.
+/// Rejects a request with an error, as [`AsError`], and adds a [`PermitHandle`](crate::PermitHandle) to the extensions of
+/// each admitted request. For services that take `http::Request`.
 #[derive(Clone, Copy, Debug)]
-pub enum AsHttpError {}
+pub enum AsErrorWithHandle {}
 
-/// A refusal is a response, and the service keeps the inner service's error type: for servers.
+/// Rejects a request with a response. The service keeps the inner service's error type, as servers require.
 ///
-/// | what happened | HTTP | gRPC |
+/// | reason | HTTP | gRPC |
 /// | --- | --- | --- |
-/// | the limit is reached, the wait ended, too many wait | 429 | 8, `RESOURCE_EXHAUSTED` |
-/// | no key where one is asked for, or one that is too long or too many names | 400 | 3, `INVALID_ARGUMENT` |
-/// | the key extractor panicked, or gave a limit that the backend cannot keep | 500 | 13, `INTERNAL` |
-/// | anything else | 503 | 14, `UNAVAILABLE` |
+/// | limit reached, wait timed out, too many waiting | 429 | 8, `RESOURCE_EXHAUSTED` |
+/// | required key missing, key too long or of too many names | 400 | 3, `INVALID_ARGUMENT` |
+/// | key extractor panicked or returned a limit that the backend does not support | 500 | 13, `INTERNAL` |
+/// | any other | 503 | 14, `UNAVAILABLE` |
 ///
-/// An HTTP refusal is one line of plain text that tells nothing of the inside; 429 and 503 have a `Retry-After` in whole
-/// seconds. A request whose content type begins with `application/grpc` is answered with 200 and trailers only. The
-/// response's extensions hold the [`tower_permit::Error`](crate::Error), for middleware outside that wants to count or
-/// log it.
+/// The HTTP body is one line of plain text without internal details. 429 and 503 have a `Retry-After` header in whole
+/// seconds. A request with a content type that begins with `application/grpc` gets status 200 and a trailers-only response. The
+/// response's extensions contain the [`tower_permit::Error`](crate::Error), for outer middleware that counts or logs
+/// rejections.
 #[derive(Clone, Copy, Debug)]
 pub enum AsResponse {}
 
-/// What a request has to be answered in.
+/// The protocol of a request and its response.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
@@ -73,50 +73,50 @@ pub enum Protocol {
     Grpc,
 }
 
-/// Why a request was refused, and what its answer needs.
+/// The reason of a rejection, and what its response needs.
 #[doc(hidden)]
 #[derive(Debug)]
-pub struct Refusal {
+pub struct Rejection {
     pub(crate) error: Error,
     pub(crate) protocol: Protocol,
     pub(crate) retry_after: Duration,
 }
 
 pin_project! {
-    /// The body of a service that answers refusals itself: the inner service's body, or the refusal's short text.
+    /// The body of a response of a layer with [`AsResponse`]: the inner service's body, or the text of a rejection.
     ///
-    /// Its data is the inner body's, so that must be [`Bytes`] or something made of them.
+    /// It implements [`Body`] if the inner body's data type can be made from [`Bytes`].
     pub struct RejectionBody<B> {
         #[pin]
-        inner: Inner<B>,
+        content: Content<B>,
     }
 }
 
 pin_project! {
-    #[project = InnerProj]
-    enum Inner<B> {
-        Passed { #[pin] body: B },
-        // `None` when it was read, or when there is none.
-        Refused { text: Option<Bytes> },
+    #[project = ContentProj]
+    enum Content<B> {
+        Inner { #[pin] body: B },
+        // `None` once it was read, and for gRPC.
+        Rejected { text: Option<Bytes> },
     }
 }
 
 mod sealed {
     pub trait Sealed {}
     impl Sealed for super::AsError {}
-    impl Sealed for super::AsHttpError {}
+    impl Sealed for super::AsErrorWithHandle {}
     impl Sealed for super::AsResponse {}
 }
 
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 
-/// gRPC leaves printable ASCII as it is, except the percent sign.
+/// gRPC percent-encodes everything but printable ASCII, and the percent sign.
 const GRPC_ENCODED: &AsciiSet = &CONTROLS.add(b'%');
 
-// === impl Refuse ===
+// === impl RejectionPolicy ===
 
-impl<Req, Res, E: Into<BoxError>> Refuse<Req, Res, E> for AsError {
+impl<Req, Res, E: Into<BoxError>> RejectionPolicy<Req, Res, E> for AsError {
     type Response = Res;
     type Error = BoxError;
 
@@ -126,50 +126,50 @@ impl<Req, Res, E: Into<BoxError>> Refuse<Req, Res, E> for AsError {
     }
 
     #[inline]
-    fn mark(_request: &mut Req, _permit: &Permit) {}
+    fn expose_permit(_request: &mut Req, _permit: &Permit) {}
 
-    fn pass(response: Res) -> Res {
+    fn map_response(response: Res) -> Res {
         response
     }
 
-    fn pass_error(error: E) -> BoxError {
+    fn map_error(error: E) -> BoxError {
         error.into()
     }
 
-    fn refuse(refusal: Refusal) -> Result<Res, BoxError> {
-        Err(refusal.error.into())
+    fn reject(rejection: Rejection) -> Result<Res, BoxError> {
+        Err(rejection.error.into())
     }
 }
 
-impl<A, Res, E: Into<BoxError>> Refuse<http::Request<A>, Res, E> for AsHttpError {
+impl<A, Res, E: Into<BoxError>> RejectionPolicy<http::Request<A>, Res, E> for AsErrorWithHandle {
     type Response = Res;
     type Error = BoxError;
 
     #[inline]
     fn protocol(request: &http::Request<A>) -> Protocol {
-        <AsError as Refuse<_, Res, E>>::protocol(request)
+        <AsError as RejectionPolicy<_, Res, E>>::protocol(request)
     }
 
     #[inline]
-    fn mark(request: &mut http::Request<A>, permit: &Permit) {
+    fn expose_permit(request: &mut http::Request<A>, permit: &Permit) {
         request.extensions_mut().insert(permit.handle());
     }
 
     #[inline]
-    fn pass(response: Res) -> Res {
+    fn map_response(response: Res) -> Res {
         response
     }
 
-    fn pass_error(error: E) -> BoxError {
+    fn map_error(error: E) -> BoxError {
         error.into()
     }
 
-    fn refuse(refusal: Refusal) -> Result<Res, BoxError> {
-        Err(refusal.error.into())
+    fn reject(rejection: Rejection) -> Result<Res, BoxError> {
+        Err(rejection.error.into())
     }
 }
 
-impl<A, B, E> Refuse<http::Request<A>, http::Response<B>, E> for AsResponse {
+impl<A, B, E> RejectionPolicy<http::Request<A>, http::Response<B>, E> for AsResponse {
     type Response = http::Response<RejectionBody<B>>;
     type Error = E;
 
@@ -179,23 +179,23 @@ impl<A, B, E> Refuse<http::Request<A>, http::Response<B>, E> for AsResponse {
     }
 
     #[inline]
-    fn mark(request: &mut http::Request<A>, permit: &Permit) {
+    fn expose_permit(request: &mut http::Request<A>, permit: &Permit) {
         request.extensions_mut().insert(permit.handle());
     }
 
     #[inline]
-    fn pass(response: http::Response<B>) -> Self::Response {
+    fn map_response(response: http::Response<B>) -> Self::Response {
         response.map(|body| RejectionBody {
-            inner: Inner::Passed { body },
+            content: Content::Inner { body },
         })
     }
 
-    fn pass_error(error: E) -> E {
+    fn map_error(error: E) -> E {
         error
     }
 
-    fn refuse(refusal: Refusal) -> Result<Self::Response, E> {
-        Ok(refusal.into_response())
+    fn reject(rejection: Rejection) -> Result<Self::Response, E> {
+        Ok(rejection.into_response())
     }
 }
 
@@ -212,21 +212,21 @@ impl Protocol {
     }
 }
 
-// === impl Refusal ===
+// === impl Rejection ===
 
-impl Refusal {
+impl Rejection {
     fn into_response<B>(self) -> http::Response<RejectionBody<B>> {
-        // Words for the client: the error's own may name hosts.
+        // A fixed text: the error's message may name hosts.
         let (status, code, text) = match self.error.kind() {
             ErrorKind::LimitReached | ErrorKind::WaitTimeout | ErrorKind::TooManyWaiting => (
                 StatusCode::TOO_MANY_REQUESTS,
                 8,
-                "too many requests at the same time, try again later",
+                "too many concurrent requests, retry later",
             ),
             ErrorKind::MissingKey | ErrorKind::InvalidKey => (
                 StatusCode::BAD_REQUEST,
                 3,
-                "the request does not say what it is about, or says too much",
+                "missing or invalid concurrency key",
             ),
             ErrorKind::ExtractorPanicked | ErrorKind::InvalidConfig => {
                 (StatusCode::INTERNAL_SERVER_ERROR, 13, "internal error")
@@ -234,18 +234,18 @@ impl Refusal {
             _ => (
                 StatusCode::SERVICE_UNAVAILABLE,
                 14,
-                "temporarily unavailable, try again later",
+                "temporarily unavailable, retry later",
             ),
         };
         let mut response = match self.protocol {
-            Protocol::Http => http(status, text),
-            Protocol::Grpc => grpc(code, text),
+            Protocol::Http => http_response(status, text),
+            Protocol::Grpc => grpc_response(code, text),
         };
-        let again = [
+        let retryable = [
             StatusCode::TOO_MANY_REQUESTS,
             StatusCode::SERVICE_UNAVAILABLE,
         ];
-        if again.contains(&response.status()) {
+        if retryable.contains(&response.status()) {
             let seconds = whole_seconds(self.retry_after);
             response.headers_mut().insert(RETRY_AFTER, seconds.into());
         }
@@ -254,8 +254,8 @@ impl Refusal {
     }
 }
 
-fn http<B>(status: StatusCode, text: &'static str) -> http::Response<RejectionBody<B>> {
-    let mut response = refused(Some(Bytes::from_static(text.as_bytes())));
+fn http_response<B>(status: StatusCode, text: &'static str) -> http::Response<RejectionBody<B>> {
+    let mut response = rejection_response(Some(Bytes::from_static(text.as_bytes())));
     *response.status_mut() = status;
     response.headers_mut().insert(
         CONTENT_TYPE,
@@ -264,9 +264,9 @@ fn http<B>(status: StatusCode, text: &'static str) -> http::Response<RejectionBo
     response
 }
 
-/// Trailers only: headers that end the stream.
-fn grpc<B>(status: u16, message: &str) -> http::Response<RejectionBody<B>> {
-    let mut response = refused(None);
+/// Trailers-only: the status is in the headers, and the body is empty.
+fn grpc_response<B>(status: u16, message: &str) -> http::Response<RejectionBody<B>> {
+    let mut response = rejection_response(None);
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
     headers.insert(GRPC_STATUS, status.into());
@@ -277,13 +277,13 @@ fn grpc<B>(status: u16, message: &str) -> http::Response<RejectionBody<B>> {
     response
 }
 
-fn refused<B>(text: Option<Bytes>) -> http::Response<RejectionBody<B>> {
+fn rejection_response<B>(text: Option<Bytes>) -> http::Response<RejectionBody<B>> {
     http::Response::new(RejectionBody {
-        inner: Inner::Refused { text },
+        content: Content::Rejected { text },
     })
 }
 
-/// Rounded up: a client that comes back a moment too early is refused again.
+/// Rounds up, since a client that retries a moment too early is rejected again.
 fn whole_seconds(duration: Duration) -> u64 {
     duration
         .as_secs()
@@ -304,25 +304,25 @@ where
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
-        match self.project().inner.project() {
-            InnerProj::Passed { body } => body.poll_frame(cx),
-            InnerProj::Refused { text } => {
+        match self.project().content.project() {
+            ContentProj::Inner { body } => body.poll_frame(cx),
+            ContentProj::Rejected { text } => {
                 Poll::Ready(text.take().map(|text| Ok(Frame::data(text.into()))))
             }
         }
     }
 
     fn is_end_stream(&self) -> bool {
-        match &self.inner {
-            Inner::Passed { body } => body.is_end_stream(),
-            Inner::Refused { text } => text.is_none(),
+        match &self.content {
+            Content::Inner { body } => body.is_end_stream(),
+            Content::Rejected { text } => text.is_none(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
-        match &self.inner {
-            Inner::Passed { body } => body.size_hint(),
-            Inner::Refused { text } => {
+        match &self.content {
+            Content::Inner { body } => body.size_hint(),
+            Content::Rejected { text } => {
                 SizeHint::with_exact(text.as_ref().map_or(0, |text| text.len() as u64))
             }
         }
@@ -331,9 +331,9 @@ where
 
 impl<B: fmt::Debug> fmt::Debug for RejectionBody<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.inner {
-            Inner::Passed { body } => f.debug_tuple("RejectionBody").field(body).finish(),
-            Inner::Refused { text } => f.debug_tuple("RejectionBody").field(text).finish(),
+        match &self.content {
+            Content::Inner { body } => f.debug_tuple("RejectionBody").field(body).finish(),
+            Content::Rejected { text } => f.debug_tuple("RejectionBody").field(text).finish(),
         }
     }
 }
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn grpc_is_told_by_the_content_type() {
+    fn protocol_follows_the_content_type() {
         for (value, protocol) in [
             ("application/grpc", Protocol::Grpc),
             ("application/grpc+proto", Protocol::Grpc),
@@ -368,9 +368,9 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_has_its_status() {
+    fn each_error_kind_has_a_status() {
         use ErrorKind::*;
-        for (kind, status, code, again) in [
+        for (kind, status, code, retryable) in [
             (LimitReached, 429, "8", true),
             (WaitTimeout, 429, "8", true),
             (TooManyWaiting, 429, "8", true),
@@ -381,18 +381,18 @@ mod tests {
             (Unavailable, 503, "14", true),
             (Lost, 503, "14", true),
         ] {
-            let refuse = |protocol| {
-                let refusal = Refusal {
-                    error: Error::new(kind, "a secret of the inside"),
+            let reject = |protocol| {
+                let rejection = Rejection {
+                    error: Error::new(kind, "an internal detail"),
                     protocol,
                     retry_after: Duration::from_secs(7),
                 };
-                refusal.into_response::<String>()
+                rejection.into_response::<String>()
             };
-            let response = refuse(Protocol::Http);
+            let response = reject(Protocol::Http);
             assert_eq!(response.status(), status, "{kind:?}");
-            assert_eq!(response.headers().contains_key(RETRY_AFTER), again);
-            let response = refuse(Protocol::Grpc);
+            assert_eq!(response.headers().contains_key(RETRY_AFTER), retryable);
+            let response = reject(Protocol::Grpc);
             assert_eq!(response.status(), 200);
             assert_eq!(response.headers()[GRPC_STATUS], code, "{kind:?}");
             assert!(!response.headers().contains_key(RETRY_AFTER));
@@ -401,7 +401,7 @@ mod tests {
 
     #[test]
     fn a_grpc_message_is_percent_encoded() {
-        let response = grpc::<String>(8, "50 % of ü\n");
+        let response = grpc_response::<String>(8, "50 % of ü\n");
         assert_eq!(response.headers()[GRPC_MESSAGE], "50 %25 of %C3%BC%0A");
     }
 }

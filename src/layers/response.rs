@@ -1,6 +1,6 @@
-//! How a response carries its permit.
+//! When a response releases its permit, and the body that holds it until then.
 
-use super::held::{Held, Holding};
+use super::held_permits::{HeldPermits, WatchedPermits};
 use super::settings::OnLost;
 use crate::BoxError;
 use http_body::{Body, Frame, SizeHint};
@@ -9,11 +9,10 @@ use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-/// A response that can carry its permit until it has been read to its end.
+/// A response that can hold its permit until its body has ended.
 ///
-/// It is implemented for [`http::Response`], whose body becomes a [`PermitBody`], and with the feature `reqwest` for
-/// `reqwest::Response`. Implement it for a response type of your own by passing the permit on to the part that lives
-/// longest:
+/// Implemented for [`http::Response`] (its body becomes a [`PermitBody`]) and with the feature `reqwest` for
+/// `reqwest::Response`. To implement it for another response type, pass the permit to the part that lives longest:
 ///
 /// ```
 /// use tower_permit::layers::{HoldPermit, PermitBody, ResponsePermit};
@@ -32,73 +31,78 @@ use std::task::{Context, Poll, ready};
 /// }
 /// ```
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` cannot carry a permit to the end of its body",
-    label = "this response would let go of its permit as soon as it is made",
-    note = "say `.release_at_response()` on the layer if the permit may go back when the response is ready",
-    note = "or implement `tower_permit::layers::HoldPermit` for the response; `http::Response<B>` has it where \
+    message = "`{Self}` cannot hold a permit until the end of its body",
+    label = "this response would release its permit as soon as it is ready",
+    note = "call `.release_at_response()` on the layer to release the permit when the response is ready",
+    note = "or implement `tower_permit::layers::HoldPermit` for the response; `http::Response<B>` implements it if \
             `B: http_body::Body`, and `reqwest::Response` with the feature `reqwest`"
 )]
 pub trait HoldPermit {
-    /// The response with its permit.
+    /// The response that holds its permit.
     type Held;
 
-    /// Puts the permit into the response. It goes back when `permit`, or the body made of it, is dropped or ends.
+    /// Moves the permit into the response. The permit is released when `permit` is dropped, or when the body made by
+    /// [`ResponsePermit::into_body`] ends or is dropped.
     fn hold_permit(self, permit: ResponsePermit) -> Self::Held;
 }
 
-/// The permit of a response, or several, to be carried by it. Dropping it gives them back.
+/// The permit of a response, or all permits of one that acquired several keys. Dropping it releases them.
 ///
-/// It is empty for a request that needed none: one that was let through while the backend did not answer, or whose
-/// layer is disabled.
+/// It is empty for a request without a permit: during an outage with
+/// [`OnUnavailable::Allow`](super::OnUnavailable::Allow), or if the layer is disabled.
 pub struct ResponsePermit {
-    held: Held,
+    permits: HeldPermits,
     on_lost: OnLost,
 }
 
-/// How long a response holds its permit: [`UntilBodyEnd`] or [`AtResponse`]. Sealed.
+/// When a response releases its permit: [`UntilBodyEnd`] or [`AtResponse`]. Sealed.
 #[diagnostic::on_unimplemented(
-    message = "`{Res}` cannot carry a permit to the end of its body",
-    label = "this response would let go of its permit as soon as it is made",
-    note = "say `.release_at_response()` on the layer if the permit may go back when the response is ready"
+    message = "`{Res}` cannot hold a permit until the end of its body",
+    label = "this response would release its permit as soon as it is ready",
+    note = "call `.release_at_response()` on the layer to release the permit when the response is ready"
 )]
-pub trait Hold<Res>: sealed::Sealed {
-    /// What the response becomes.
+pub trait HoldPolicy<Res>: sealed::Sealed {
+    /// The response type of the layer's service.
     type Response;
 
     #[doc(hidden)]
     fn hold(response: Res, permit: ResponsePermit) -> Self::Response;
 }
 
-/// The permit goes back when the response's body has ended, or is dropped. The default: a response that streams
-/// counts for as long as it streams.
+/// Releases the permit when the response's body has ended or is dropped, so that a streamed response counts for as long
+/// as it streams. The default of the limit.
 #[derive(Clone, Copy, Debug)]
 pub enum UntilBodyEnd {}
 
-/// The permit goes back when the response is ready, before its body is read. Any response will do.
+/// Releases the permit when the response is ready, before its body is read. Works with any response type. The default of
+/// the keyed layers.
 #[derive(Clone, Copy, Debug)]
 pub enum AtResponse {}
 
 pin_project! {
-    /// A body that holds a permit until it ends.
+    /// A response body that holds a permit until it ends.
     ///
-    /// The permit goes back, once, at whatever comes first: the end of the body, an error, a frame of trailers, the
-    /// moment the body is dropped, or at once if the body is empty. Frames, trailers, `is_end_stream` and `size_hint`
-    /// are those of the inner body.
+    /// The permit is released once, at the first of: the end of the body, an error, a frame of trailers, the drop of the
+    /// body. If the body is empty, it is released at once. Frames, trailers, `is_end_stream` and `size_hint` are those of
+    /// the inner body.
+    ///
+    /// # Errors
     ///
     /// The body ends with a [`tower_permit::Error`](crate::Error) of kind
-    /// [`HeldTooLong`](crate::ErrorKind::HeldTooLong) when it was read for longer than `max_hold` and, if
-    /// [`OnLost::End`](super::OnLost::End) was chosen, with [`Lost`](crate::ErrorKind::Lost) when the permit is lost.
-    /// The inner body's own errors pass unwrapped.
+    /// [`HeldTooLong`](crate::ErrorKind::HeldTooLong) when the permit was held for longer than `max_hold`. With
+    /// [`OnLost::End`](super::OnLost::End) it also ends with [`Lost`](crate::ErrorKind::Lost) when the permit is lost, and
+    /// with [`ShuttingDown`](crate::ErrorKind::ShuttingDown) when a shutdown revokes it. Errors of the inner body are
+    /// passed on without a wrapper.
     ///
-    /// It is not [`Unpin`], so that it costs no allocation: to read it frame by frame, pin it (`std::pin::pin!`) or box
-    /// it first.
+    /// It implements [`Unpin`] only if the inner body does. To read a body that does not frame by frame, pin it
+    /// (`std::pin::pin!`) or box it first.
     pub struct PermitBody<B> {
         #[pin]
         inner: B,
-        // Empty when it went back, or when the request needed none.
-        holding: Holding,
+        // Empty after the release, or if the request needed no permit.
+        permits: WatchedPermits,
         on_lost: OnLost,
-        // The permit ended before the body: nothing follows the error that said so.
+        // The permit was lost before the end of the body. No frame follows the error that reported it.
         cut: bool,
     }
 }
@@ -109,9 +113,9 @@ mod sealed {
     impl Sealed for super::AtResponse {}
 }
 
-// === impl Hold ===
+// === impl HoldPolicy ===
 
-impl<Res: HoldPermit> Hold<Res> for UntilBodyEnd {
+impl<Res: HoldPermit> HoldPolicy<Res> for UntilBodyEnd {
     type Response = Res::Held;
 
     #[inline]
@@ -120,7 +124,7 @@ impl<Res: HoldPermit> Hold<Res> for UntilBodyEnd {
     }
 }
 
-impl<Res> Hold<Res> for AtResponse {
+impl<Res> HoldPolicy<Res> for AtResponse {
     type Response = Res;
 
     #[inline]
@@ -148,12 +152,12 @@ impl HoldPermit for reqwest::Response {
     fn hold_permit(self, permit: ResponsePermit) -> Self {
         use reqwest::ResponseBuilderExt;
 
-        if permit.held.is_empty() {
+        if permit.permits.is_empty() {
             return self;
         }
         let url = self.url().clone();
         let (mut parts, body) = http::Response::<reqwest::Body>::from(self).into_parts();
-        // The way to hand a response its URL is an extension that only reqwest's own builder can make.
+        // The URL of a response is an extension that only reqwest's own builder can create.
         if let Ok(carrier) = http::Response::builder().url(url).body(()) {
             parts.extensions.extend(carrier.into_parts().0.extensions);
         }
@@ -166,19 +170,19 @@ impl HoldPermit for reqwest::Response {
 
 impl ResponsePermit {
     #[inline]
-    pub(crate) fn new(held: Held, on_lost: OnLost) -> Self {
-        Self { held, on_lost }
+    pub(crate) fn new(permits: HeldPermits, on_lost: OnLost) -> Self {
+        Self { permits, on_lost }
     }
 
-    /// Makes `body` carry the permit.
+    /// Wraps `body` so that it holds the permit until it ends. An empty body releases the permit at once.
     pub fn into_body<B: Body>(self, body: B) -> PermitBody<B> {
-        let held = match body.is_end_stream() {
-            true => Held::default(),
-            false => self.held,
+        let permits = match body.is_end_stream() {
+            true => HeldPermits::default(),
+            false => self.permits,
         };
         PermitBody {
             inner: body,
-            holding: Holding::new(held),
+            permits: WatchedPermits::new(permits),
             on_lost: self.on_lost,
             cut: false,
         }
@@ -188,7 +192,7 @@ impl ResponsePermit {
 impl fmt::Debug for ResponsePermit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ResponsePermit")
-            .field("held", &!self.held.is_empty())
+            .field("held", &!self.permits.is_empty())
             .finish_non_exhaustive()
     }
 }
@@ -196,7 +200,7 @@ impl fmt::Debug for ResponsePermit {
 // === impl PermitBody ===
 
 impl<B> PermitBody<B> {
-    /// The inner body.
+    /// Returns a reference to the inner body.
     pub fn get_ref(&self) -> &B {
         &self.inner
     }
@@ -218,9 +222,9 @@ where
         if *this.cut {
             return Poll::Ready(None);
         }
-        // Before the frame: a body that always has one ready must not outlive its permit.
-        if let Poll::Ready(error) = this.holding.poll_lost(*this.on_lost, cx) {
-            drop(this.holding.take());
+        // Before the frame: a body that always has a frame ready must not outlive its permit.
+        if let Poll::Ready(error) = this.permits.poll_lost(*this.on_lost, cx) {
+            drop(this.permits.take());
             *this.cut = true;
             return Poll::Ready(Some(Err(error.into())));
         }
@@ -230,7 +234,7 @@ where
             Some(Err(_)) | None => true,
         };
         if last {
-            drop(this.holding.take());
+            drop(this.permits.take());
         }
         Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
     }
@@ -251,7 +255,7 @@ impl<B: fmt::Debug> fmt::Debug for PermitBody<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PermitBody")
             .field("inner", &self.inner)
-            .field("held", &!self.holding.is_empty())
+            .field("held", &!self.permits.is_empty())
             .finish_non_exhaustive()
     }
 }

@@ -1,71 +1,71 @@
-//! What the layers let a user choose, and how that becomes a wait.
+//! The settings that all layers have, and the waits they lead to.
 
 use crate::semaphore::{Terms, Wait};
 use crate::{Error, ErrorKind};
 use std::time::Duration;
 
-/// What happens to a request when nobody can say whether there is room, because the backend does not answer.
+/// What a layer does with a request during an outage of the backend.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum OnUnavailable {
-    /// It is refused with [`ErrorKind::Unavailable`]: the limit holds, at the price of requests.
+    /// Rejects it with [`ErrorKind::Unavailable`]: the limit is kept, and requests fail. The default.
     #[default]
     Reject,
-    /// It passes without a permit: requests are served, at the price of the limit.
+    /// Admits it without a permit: requests are served, and the limit is not kept.
     ///
-    /// That there is an outage shows after [`outage_after`](crate::CoordinatorBuilder::outage_after), 1 s unless set. Until
-    /// then a request waits, and one whose `wait_timeout` is shorter is refused with
-    /// [`WaitTimeout`](crate::ErrorKind::WaitTimeout): let `outage_after` be the shorter one.
+    /// An outage is detected after [`outage_after`](crate::CoordinatorBuilder::outage_after) (default: 1 s). Until then
+    /// requests wait. A request with a shorter `wait_timeout` is rejected with
+    /// [`WaitTimeout`](crate::ErrorKind::WaitTimeout), so set `outage_after` below `wait_timeout`.
     Allow,
 }
 
-/// What happens to a request whose permit is lost while the request runs, because its lease could not be renewed.
+/// What a layer does with a running request that loses its permit.
 ///
-/// A permit that was held for longer than `max_hold` always ends its request, whatever is chosen here. Limits go on by
-/// default, a keyed mutex ends.
+/// A permit is lost when its lease expires, when it is evicted, or when a shutdown revokes it. A limit continues by
+/// default, a keyed mutex ends the request. A permit held for longer than `max_hold` always ends its request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum OnLost {
-    /// It goes on. For a short time there may be more requests than the limit says.
+    /// Lets it finish. For a short time there may be more concurrent requests than the limit.
     #[default]
     Continue,
-    /// It ends with [`ErrorKind::Lost`] (or [`ErrorKind::ShuttingDown`] if a shutdown took the permit back): the inner
-    /// future is dropped, or the response's body ends with that error.
+    /// Ends it with [`ErrorKind::Lost`], or with [`ErrorKind::ShuttingDown`] after a shutdown: the inner future is dropped,
+    /// or the response's body ends with that error.
     End,
 }
 
-/// The choices of one layer, copied into its services.
+/// The settings of one layer, copied into its services.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings {
-    /// `false`: the inner service is all there is.
+    /// `false`: requests go to the inner service without a permit.
     pub(crate) enabled: bool,
-    /// `false`: nothing waits; the try is made in `call`, never in `poll_ready`.
+    /// `false`: no request waits. `call`'s future tries once, and `poll_ready` acquires nothing.
     pub(crate) queue: bool,
     pub(crate) wait_timeout: Duration,
     pub(crate) max_waiting: usize,
     pub(crate) max_hold: Duration,
-    /// How long what `poll_ready` obtained, a permit or a refusal, is good for `call`.
+    /// How long `call` can use what `poll_ready` obtained, a permit or a rejection.
     pub(crate) reservation_ttl: Duration,
     pub(crate) on_unavailable: OnUnavailable,
     pub(crate) on_lost: OnLost,
-    /// What a refusal that is a response tells the client.
+    /// The `Retry-After` of a rejection that is a response.
     pub(crate) retry_after: Duration,
 }
 
-/// A permit granted to a request on its way goes back unless its future is polled within this time: what nobody polls
-/// must hold nothing, but a busy runtime must not lose its turn either.
+/// A permit granted to a request's future is released unless the future is polled within this time. A future that is not
+/// polled must not hold a permit; a busy runtime must not lose its grant either.
 const CLAIM_WITHIN: Duration = Duration::from_secs(1);
 
-/// Stands for "never": a later moment may be more than a clock can hold.
-const FAR: Duration = Duration::from_secs(60 * 60 * 24 * 365 * 30);
+/// Caps each setting, since a later time may overflow the clock.
+const MAX_DURATION: Duration = Duration::from_secs(60 * 60 * 24 * 365 * 30);
 
-/// With less a reservation could lapse each time before `poll_ready` hears of it, and would never be had.
-pub(crate) const LEAST_RESERVATION: Duration = Duration::from_millis(10);
+/// A shorter reservation could expire each time before `poll_ready` runs again, so that no request is ever admitted.
+pub(crate) const MIN_RESERVATION_TTL: Duration = Duration::from_millis(10);
 
 // === impl OnLost ===
 
 impl OnLost {
-    /// Whether a request whose permit met this end must end too.
+    /// Returns whether the loss of a permit with this error ends its request.
     pub(crate) fn ends(self, error: &Error) -> bool {
         self == Self::End || error.kind() == ErrorKind::HeldTooLong
     }
@@ -90,17 +90,17 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Whether a request that met this error instead of a permit is let through without one.
+    /// Returns whether a request that got this error instead of a permit is admitted without one.
     pub(crate) fn allows(&self, error: &Error) -> bool {
         self.on_unavailable == OnUnavailable::Allow && error.kind() == ErrorKind::Unavailable
     }
 
-    /// How `poll_ready` waits: what it obtains is a reservation until `call` claims it.
+    /// The wait of `poll_ready`. Its permit is reserved until `call` claims it.
     pub(crate) fn reservation(&self) -> Wait {
         self.wait(self.reservation_ttl)
     }
 
-    /// On which terms `poll_ready` takes a permit that needs no wait.
+    /// The terms of a permit that `poll_ready` acquires without a wait.
     #[inline]
     pub(crate) fn reservation_terms(&self) -> Terms {
         Terms {
@@ -109,16 +109,16 @@ impl Settings {
         }
     }
 
-    /// How a request that is on its way waits, in its own future.
+    /// The wait of a request in its own future.
     pub(crate) fn request(&self) -> Wait {
         self.wait(CLAIM_WITHIN)
     }
 
-    /// The same, for what is left of its time.
-    pub(crate) fn request_after(&self, passed: Duration) -> Wait {
+    /// The wait of a request that has already waited for `elapsed`.
+    pub(crate) fn request_after(&self, elapsed: Duration) -> Wait {
         let wait = self.request();
         Wait {
-            timeout: wait.timeout.map(|timeout| timeout.saturating_sub(passed)),
+            timeout: wait.timeout.map(|timeout| timeout.saturating_sub(elapsed)),
             ..wait
         }
     }
@@ -126,10 +126,10 @@ impl Settings {
     fn wait(&self, reserve: Duration) -> Wait {
         Wait {
             queue: self.queue,
-            timeout: Some(self.wait_timeout.min(FAR)),
+            timeout: Some(self.wait_timeout.min(MAX_DURATION)),
             max_waiting: self.max_waiting,
-            max_hold: Some(self.max_hold.min(FAR)),
-            reserve: Some(reserve.min(FAR)),
+            max_hold: Some(self.max_hold.min(MAX_DURATION)),
+            reserve: Some(reserve.min(MAX_DURATION)),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What the tests share: semaphores, wakers that count, and inner services under control.
+//! Shared by the tests: semaphores, counting wakers, and controlled inner services.
 
 use crate::modes;
 use bytes::Bytes;
@@ -24,7 +24,7 @@ pub const fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// A semaphore that nobody else uses.
+/// A semaphore of a new coordinator.
 pub fn semaphore(limit: u32) -> Semaphore {
     modes::coordinator(Memory::new())
         .semaphore("test", limit)
@@ -36,7 +36,7 @@ pub async fn settle() {
     tokio::time::sleep(millis(1)).await;
 }
 
-/// In paused time: whether a permit is to be had without waiting for anybody.
+/// In paused time: whether a permit can be acquired without a wait for another holder.
 pub async fn is_free(semaphore: &Semaphore) -> bool {
     tokio::time::timeout(millis(5), semaphore.acquire())
         .await
@@ -51,7 +51,7 @@ pub fn poll_ready<S: Service<Req>, Req>(service: &mut S) -> Poll<Result<(), S::E
     service.poll_ready(&mut Context::from_waker(&noop_waker()))
 }
 
-/// Starts a wait in `poll_ready` that must not end by itself, and gives it the time to try.
+/// Starts a wait in `poll_ready`, and returns whether it stays pending.
 pub async fn stays_pending<S: Service<Req>, Req>(service: &mut S) -> bool {
     for _ in 0..3 {
         if poll_ready(service).is_ready() {
@@ -62,15 +62,15 @@ pub async fn stays_pending<S: Service<Req>, Req>(service: &mut S) -> bool {
     true
 }
 
-/// The kind of an error of ours.
+/// The kind of a `tower_permit::Error`.
 pub fn kind(error: &BoxError) -> ErrorKind {
     error
         .downcast_ref::<Error>()
-        .unwrap_or_else(|| panic!("not an error of ours: {error:?}"))
+        .unwrap_or_else(|| panic!("not a tower_permit::Error: {error:?}"))
         .kind()
 }
 
-/// A waker that counts.
+/// A waker that counts its calls.
 #[derive(Debug, Default)]
 pub struct Wakes(AtomicUsize);
 
@@ -91,8 +91,8 @@ impl Wake for Wakes {
     }
 }
 
-/// An inner service that keeps tower's rules: each clone must be made ready before each call, and says so by a panic.
-/// Its readiness and its error in `poll_ready` are under control.
+/// An inner service that enforces the tower contract: it panics if it is called without being ready. Tests control its
+/// readiness and the error of `poll_ready`.
 #[derive(Debug)]
 pub struct Strict<F> {
     answer: F,
@@ -175,7 +175,7 @@ where
     }
 }
 
-/// The inner service's own error.
+/// The error of the inner service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Boom(pub &'static str);
 
@@ -187,13 +187,13 @@ impl std::fmt::Display for Boom {
 
 impl std::error::Error for Boom {}
 
-/// An inner service that answers its request.
+/// An inner service that responds with its request.
 pub fn echo()
 -> Strict<impl Fn(&'static str) -> std::future::Ready<Result<&'static str, Boom>> + Clone> {
     Strict::new(|request| std::future::ready(Ok(request)))
 }
 
-/// A service whose answer is a body that the test feeds.
+/// A service that responds with a body that the test feeds.
 pub fn bodies<B: Body + Send + 'static>(
     mut next: impl FnMut() -> B + Clone + Send + 'static,
 ) -> impl Service<
@@ -207,13 +207,13 @@ pub fn bodies<B: Body + Send + 'static>(
     tower::service_fn(move |_| std::future::ready(Ok(http::Response::new(next()))))
 }
 
-/// A body that shows what it is sent.
+/// A body of the frames that the test sends.
 #[derive(Debug)]
 pub struct Fed {
     frames: mpsc::UnboundedReceiver<Result<Frame<Bytes>, Boom>>,
-    /// Its length: at least, at most.
+    /// The lower and the upper bound of its length.
     pub hint: (u64, Option<u64>),
-    /// Says the end together with the last frame.
+    /// Reports the end together with the last frame.
     ends: Arc<AtomicBool>,
 }
 

@@ -1,17 +1,17 @@
-//! The keyed layers, over the in-process backend and, where that makes a difference, over Redis.
+//! The keyed layers over the in-process backend, and over Redis where that makes a difference.
 
-mod bad_input;
-mod compose;
-mod contract;
-mod exclude;
-mod held;
-mod lost;
-mod random;
+mod axum_server;
+mod composition;
+mod held_keys;
+mod invalid_key;
+mod lost_key;
+mod mutual_exclusion;
+mod random_steps;
 #[cfg(feature = "redis")]
 mod redis;
-mod server;
 mod shop;
-mod wait;
+mod tower_contract;
+mod waiting;
 
 use common::{modes, services as support};
 #[cfg(feature = "redis")]

@@ -1,4 +1,4 @@
-//! Over Redis, in real time. Two coordinators are two processes to it.
+//! Over Redis, in real time. Two coordinators stand for two processes.
 
 use crate::modes;
 use crate::redis_server::RedisServer;
@@ -23,7 +23,7 @@ fn with_lease(server: &RedisServer, lease: Duration) -> Coordinator {
 }
 
 #[tokio::test]
-async fn two_processes_sell_one_at_a_time_with_rising_tokens() {
+async fn two_processes_exclude_each_other_with_increasing_tokens() {
     let (server, shop) = (RedisServer::start(), Shop::default());
     let services = [(); 2].map(|()| mutex(&permits(&server)).layer(shop.service(millis(5))));
     let buyers = (0..100).map(|n| {
@@ -45,7 +45,7 @@ async fn two_processes_sell_one_at_a_time_with_rising_tokens() {
 }
 
 #[tokio::test]
-async fn never_four_of_a_tenant_in_two_processes() {
+async fn two_processes_share_the_limit_of_a_tenant() {
     let (server, shop) = (RedisServer::start(), Shop::default());
     let services = [(); 2].map(|()| {
         let tenant = header(http::HeaderName::from_static("x-tenant"));
@@ -74,9 +74,9 @@ async fn never_four_of_a_tenant_in_two_processes() {
 }
 
 #[tokio::test]
-async fn keys_leave_nothing() {
+async fn unused_keys_leave_nothing_in_redis() {
     let (server, shop) = (RedisServer::start(), Shop::default());
-    // Two hundred names at once on a busy machine: nothing may be lost by the way.
+    // A long lease, since two hundred names at once on a busy machine must not be lost.
     let lease = 5 * LEASE;
     let permits = with_lease(&server, lease);
     let limit = KeyedConcurrencyLimitLayer::new(&permits, "tenant", 3, path_segment(1));
@@ -86,7 +86,7 @@ async fn keys_leave_nothing() {
     while let Some(answer) = answers.next().await {
         answer.unwrap();
     }
-    // One lease later. (`DBSIZE` counts what has expired and was not swept yet, `KEYS` does not.)
+    // One lease later. `KEYS` omits expired keys that `DBSIZE` still counts.
     let end = Instant::now() + lease + secs(2);
     loop {
         let keys = server.command(&["KEYS", "*"]).list();

@@ -1,4 +1,4 @@
-//! What the tests share: a service that knows who is inside for which product.
+//! Shared by the tests: a shop that counts the concurrent requests of each product.
 
 use crate::modes;
 use crate::support::*;
@@ -8,7 +8,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tower_permit::layers::keyed::PathSegment;
+use tower_permit::layers::keyed::{OnMissingKey, PathSegment};
 use tower_permit::{Coordinator, HeldKeys, KeyedMutexLayer, Memory};
 
 pub(crate) fn permits() -> Coordinator {
@@ -29,7 +29,7 @@ pub(crate) fn request(uri: &str) -> Request<()> {
     Request::post(uri).body(()).expect("a request")
 }
 
-/// Who is inside, for each product, and who was, in order.
+/// Counts the running requests of each product, and records all requests in order.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Shop {
     products: Arc<Mutex<HashMap<String, Witness>>>,
@@ -46,7 +46,7 @@ pub(crate) struct Served {
 pub(crate) type Answer = Pin<Box<dyn Future<Output = Result<Response<()>, Boom>> + Send>>;
 
 impl Shop {
-    /// A service that takes so long for each.
+    /// A service that takes this long for each request.
     pub(crate) fn service(
         &self,
         takes: Duration,
@@ -81,7 +81,7 @@ impl Shop {
     }
 }
 
-/// In paused time: whether nothing of these keys is held or waited for.
+/// In paused time: whether these keys are free and have no queued ticket.
 pub(crate) async fn all_free(permits: &Coordinator, products: &[&str]) -> bool {
     let layer = mutex(permits).reject_when_full();
     for product in products {
@@ -95,4 +95,55 @@ pub(crate) async fn all_free(permits: &Coordinator, products: &[&str]) -> bool {
         }
     }
     true
+}
+
+/// The key of the mutex example: the product as the handler parses it.
+fn product(request: &Request<axum::body::Body>) -> Option<u64> {
+    request.uri().path().split('/').nth(2)?.parse().ok()
+}
+
+#[tokio::test(start_paused = true)]
+async fn spellings_of_one_product_exclude_each_other() {
+    use axum::Router;
+    use axum::body::Body;
+    use axum::extract::Path;
+    use axum::routing::post;
+    use tower::ServiceExt;
+
+    let inside = Witness::default();
+    let witness = inside.clone();
+    let handler = move |Path(product): Path<u64>| {
+        let witness = witness.clone();
+        async move {
+            let _inside = witness.enter();
+            tokio::time::sleep(millis(10)).await;
+            product.to_string()
+        }
+    };
+    let lock = KeyedMutexLayer::new(&permits(), "buy", product)
+        .expect("a layer")
+        .on_missing_key(OnMissingKey::Reject)
+        .reject_with_response();
+    let app = Router::new()
+        .route("/products/{id}/buy", post(handler))
+        .route_layer(lock);
+    let buy = |product: &str| {
+        let request = Request::post(format!("/products/{product}/buy"));
+        tokio::spawn(app.clone().oneshot(request.body(Body::empty()).unwrap()))
+    };
+    for response in ["7", "07", "+7", "007"].map(buy) {
+        let response = response.await.unwrap().unwrap();
+        assert_eq!(response.status(), 200);
+        let body = axum::body::to_bytes(response.into_body(), 10).await;
+        assert_eq!(body.unwrap(), "7");
+    }
+    assert_eq!(inside.peak(), 1);
+    // axum decodes `%37` to `7`. The extractor does not, so the request is rejected instead of bypassing the lock.
+    for product in ["%37", "x", "-7"] {
+        assert_eq!(
+            buy(product).await.unwrap().unwrap().status(),
+            400,
+            "{product}"
+        );
+    }
 }

@@ -1,16 +1,16 @@
-//! The layers, over the in-process backend.
+//! The concurrency limit over the in-process backend.
 
-mod body;
-mod compose;
-mod contract;
-mod late;
-mod lost;
-mod random;
-mod refuse;
-mod reserve;
-mod server;
+mod axum_server;
+mod composition;
+mod lost_permit;
+mod random_steps;
+mod rejection;
+mod reservation;
+mod reservation_expiry;
+mod response_body;
+mod tower_contract;
 
 #[cfg(feature = "reqwest")]
-mod client;
+mod reqwest_client;
 
 use common::{modes, services as support};

@@ -1,4 +1,4 @@
-//! Mutexes over the in-process backend: one holder at a time, tokens that rise, loss, re-entrancy, several at once.
+//! Mutexes over the in-process backend: exclusion, increasing tokens, loss, re-entrancy, several locks together.
 
 use common::modes;
 use std::time::Duration;
@@ -12,7 +12,7 @@ fn alone() -> Coordinator {
     modes::coordinator(Memory::new())
 }
 
-/// Does not compile if a guard can be cloned: then a hold would have no one owner.
+/// Does not compile if a guard can be cloned: a lock has one owner.
 const _: fn() = || {
     trait NotClone<Is> {
         fn check() {}
@@ -23,7 +23,7 @@ const _: fn() = || {
     let _ = <tower_permit::MutexGuard as NotClone<_>>::check;
 };
 
-/// Gives every task that can go on the time to do so.
+/// Lets every task run until it waits.
 async fn settle() {
     for _ in 0..64 {
         tokio::task::yield_now().await;
@@ -31,39 +31,39 @@ async fn settle() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_at_a_time_in_order_of_arrival_with_rising_tokens() {
+async fn one_holder_at_a_time_in_order_with_increasing_tokens() {
     let memory = Memory::new();
     let processes = [(), ()].map(|()| {
         let builder = Coordinator::builder(memory.clone()).strict_fifo(true);
         builder.build().expect("fine settings")
     });
     let witness = Witness::default();
-    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let (sender, mut receiver) = tokio::sync::mpsc::unbounded_channel();
     for n in 0..40 {
         let mutex = processes[n % 2].mutex("counter").unwrap();
-        let (witness, tell) = (witness.clone(), tell.clone());
+        let (witness, sender) = (witness.clone(), sender.clone());
         tokio::spawn(async move {
             let guard = mutex.lock().await.unwrap();
             let inside = witness.enter();
             sleep(Duration::from_millis(20)).await;
-            tell.send((n, guard.token())).unwrap();
+            sender.send((n, guard.token())).unwrap();
             drop(inside);
             assert!(guard.unlock().await.unwrap());
         });
         settle().await;
     }
-    drop(tell);
-    let mut came = Vec::new();
-    while let Some(one) = told.recv().await {
-        came.push(one);
+    drop(sender);
+    let mut served = Vec::new();
+    while let Some(one) = receiver.recv().await {
+        served.push(one);
     }
     assert_eq!(witness.peak(), 1);
-    assert!(came.iter().map(|(n, _)| *n).eq(0..40), "{came:?}");
-    assert!(came.is_sorted_by(|a, b| a.1 < b.1), "{came:?}");
+    assert!(served.iter().map(|(n, _)| *n).eq(0..40), "{served:?}");
+    assert!(served.is_sorted_by(|a, b| a.1 < b.1), "{served:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_mutex_and_a_semaphore_of_one_name_are_two() {
+async fn a_mutex_and_a_semaphore_with_one_name_are_independent() {
     let permits = alone();
     let _permit = permits.semaphore("x", 1).unwrap().acquire().await.unwrap();
     let _guard = permits.mutex("x").unwrap().try_lock().await.unwrap();
@@ -72,7 +72,7 @@ async fn a_mutex_and_a_semaphore_of_one_name_are_two() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn held_for_ten_leases_it_is_still_held() {
+async fn a_lock_is_held_for_ten_leases() {
     let permits = alone();
     let mutex = permits.mutex("x").unwrap();
     let guard = mutex.lock().await.unwrap();
@@ -86,11 +86,11 @@ async fn held_for_ten_leases_it_is_still_held() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pause_longer_than_the_lease_loses_it_for_good_and_the_next_token_is_higher() {
+async fn a_pause_longer_than_the_lease_loses_the_lock_and_the_next_token_is_higher() {
     let permits = alone();
     let mutex = permits.mutex("x").unwrap();
     let guard = mutex.lock().await.unwrap();
-    // Nothing runs for two leases: as if the process had been stopped.
+    // No task runs for two leases, as if the process had been stopped.
     advance(20 * SECOND).await;
     assert!(!guard.is_valid());
     let lost = timeout(Duration::ZERO, guard.lost()).await;
@@ -99,24 +99,27 @@ async fn a_pause_longer_than_the_lease_loses_it_for_good_and_the_next_token_is_h
     let next = mutex.lock().await.unwrap();
     assert!(next.token() > guard.token());
     sleep(SECOND).await;
-    assert!(!guard.is_valid(), "what was lost does not come back");
+    assert!(!guard.is_valid(), "a lost lock stays lost");
     assert!(!guard.unlock().await.unwrap());
-    assert!(next.is_valid(), "a late unlock frees nobody else");
+    assert!(
+        next.is_valid(),
+        "a late unlock does not affect the next holder"
+    );
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_unlock_past_the_deadline_says_so_even_if_nobody_has_looked() {
+async fn an_unlock_past_the_deadline_returns_false() {
     let permits = alone();
     let mutex = permits.mutex("x").unwrap();
     let guard = mutex.lock().await.unwrap();
     advance(20 * SECOND).await;
-    // The store may not have let it go yet; but `is_valid` would have said `false`.
+    // The store may still hold the ticket, but `is_valid` would return `false`.
     assert!(!guard.unlock().await.unwrap());
     assert!(mutex.try_lock().await.is_ok());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lock_that_is_lost_before_its_caller_hears_of_it_is_not_handed_out() {
+async fn a_lock_lost_before_its_caller_runs_is_acquired_again() {
     let permits = alone();
     let mutex = permits.mutex("x").unwrap();
     let mut lock = Box::pin(mutex.lock());
@@ -125,12 +128,12 @@ async fn a_lock_that_is_lost_before_its_caller_hears_of_it_is_not_handed_out() {
     assert_eq!(mutex.inspect().await.unwrap().in_use, 1);
     advance(20 * SECOND).await;
     let guard = lock.await.unwrap();
-    assert!(guard.is_valid(), "another one, from the end of the line");
+    assert!(guard.is_valid(), "a new lock, from the end of the queue");
     assert!(guard.unlock().await.unwrap());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_shutdown_takes_a_lock_back_and_says_so() {
+async fn a_shutdown_revokes_a_lock_and_reports_it() {
     let permits = alone();
     let guard = permits.mutex("x").unwrap().lock().await.unwrap();
     permits.shutdown(SECOND).await.unwrap_err();
@@ -151,14 +154,14 @@ async fn an_evicted_guard_is_lost() {
     assert!(!guard.is_valid());
     assert_eq!(guard.reenter().unwrap_err().kind(), ErrorKind::Lost);
     assert!(!guard.unlock().await.unwrap());
-    // Nor does an unlock claim to have held it that comes before the news.
+    // An unlock before the loss is noticed does not return `true` either.
     let guard = mutex.lock().await.unwrap();
     assert!(mutex.evict(&guard.ticket()).await.unwrap());
     assert!(!guard.unlock().await.unwrap());
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_last_guard_out_unlocks() {
+async fn dropping_the_last_guard_unlocks() {
     let permits = alone();
     let mutex = permits.mutex("x").unwrap();
     let outer = mutex.lock().await.unwrap();
@@ -166,7 +169,7 @@ async fn the_last_guard_out_unlocks() {
     let innermost = inner.reenter().unwrap();
     assert_eq!(outer.token(), innermost.token());
     drop(outer);
-    assert!(inner.unlock().await.unwrap(), "held, and still locked");
+    assert!(inner.unlock().await.unwrap(), "held until now");
     settle().await;
     assert!(mutex.try_lock().await.is_err());
     drop(innermost);
@@ -187,7 +190,7 @@ async fn two_tasks_of_one_process_are_two_holders() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_nested_lock_by_mistake_ends_with_its_timeout_and_names_the_cause() {
+async fn a_nested_lock_times_out_and_names_the_cause() {
     let permits = alone();
     let mutex = permits.mutex("x").unwrap();
     let _guard = mutex.lock().await.unwrap();
@@ -199,7 +202,7 @@ async fn a_nested_lock_by_mistake_ends_with_its_timeout_and_names_the_cause() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn locks_at_random_moments_leave_nothing_behind() {
+async fn locks_cancelled_at_random_leave_no_state() {
     let permits = alone();
     let witness = Witness::default();
     let tasks: Vec<_> = (0..2_000u64)
@@ -221,7 +224,7 @@ async fn locks_at_random_moments_leave_nothing_behind() {
         })
         .collect();
     for task in tasks {
-        // Many are refused: too many wait already.
+        // Many are refused with `TooManyWaiting`.
         let _ = task.await;
     }
     settle().await;
@@ -237,10 +240,10 @@ async fn locks_at_random_moments_leave_nothing_behind() {
     }
 }
 
-// --- several at once ---
+// --- several locks together ---
 
 #[tokio::test(start_paused = true)]
-async fn several_at_once_never_wait_for_each_other_for_ever() {
+async fn lock_all_does_not_deadlock() {
     let permits = alone();
     let (a, b) = (Witness::default(), Witness::default());
     let orders: [&[&str]; 4] = [&["a", "b"], &["b", "a"], &["a", "a", "b"], &["b"]];
@@ -267,7 +270,7 @@ async fn several_at_once_never_wait_for_each_other_for_ever() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn all_or_none() {
+async fn lock_all_locks_all_or_none() {
     let permits = alone();
     let b = permits.mutex("b").unwrap();
     let held = b.lock().await.unwrap();
@@ -279,7 +282,7 @@ async fn all_or_none() {
     settle().await;
     for name in ["a", "c"] {
         let free = permits.mutex(name).unwrap().try_lock().await;
-        assert!(free.is_ok(), "{name} was given back");
+        assert!(free.is_ok(), "{name} was released");
     }
     drop(held);
     settle().await;
@@ -291,7 +294,7 @@ async fn all_or_none() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_set_that_loses_one_does_not_wait_for_the_rest() {
+async fn lock_all_fails_when_a_lock_is_lost_during_the_wait() {
     let permits = alone();
     let last = permits.mutex("c").unwrap();
     let held = last.lock().await.unwrap();
@@ -313,7 +316,7 @@ async fn a_set_that_loses_one_does_not_wait_for_the_rest() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_set_that_is_dropped_on_the_way_gives_all_of_it_back() {
+async fn a_dropped_lock_all_releases_everything() {
     let permits = alone();
     let held = permits.mutex("c").unwrap().lock().await.unwrap();
     for polls in 0..20 {
@@ -335,7 +338,7 @@ async fn a_set_that_is_dropped_on_the_way_gives_all_of_it_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_set_is_lost_when_one_of_it_is() {
+async fn guards_are_lost_when_one_of_them_is_lost() {
     let permits = alone();
     let all = permits.lock_all(["a", "b"]).await.unwrap();
     let b = permits.mutex("b").unwrap();
@@ -349,7 +352,7 @@ async fn a_set_is_lost_when_one_of_it_is() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn bad_sets_are_refused() {
+async fn invalid_sets_of_names_are_errors() {
     let permits = alone();
     let none: [&str; 0] = [];
     for result in [
@@ -368,7 +371,7 @@ async fn bad_sets_are_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_name_excludes_itself_only() {
+async fn each_name_excludes_only_itself() {
     let permits = alone();
     let long = "x".repeat(10_000);
     let names: &[&[u8]] = &[
@@ -395,7 +398,12 @@ async fn every_name_excludes_itself_only() {
     let mut guards = Vec::new();
     for name in names {
         let mutex = permits.mutex(name).unwrap();
-        guards.push(mutex.try_lock().await.expect("nobody else's name"));
+        guards.push(
+            mutex
+                .try_lock()
+                .await
+                .expect("independent of the other names"),
+        );
         assert!(mutex.try_lock().await.is_err());
     }
 }

@@ -1,4 +1,4 @@
-//! Whatever is dropped, whenever: nothing leaks.
+//! Futures and permits dropped at any time leak nothing.
 
 use crate::witness::Witness;
 use crate::{alone, seen, settle};
@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tokio::time::sleep;
 
-/// Polls a future so many times, with everybody else going on in between, and drops it.
+/// Polls a future this many times, with other tasks running in between, and drops it.
 async fn poll_and_drop<F: Future>(future: F, polls: usize) -> bool {
     let mut future = pin!(future);
     for _ in 0..polls {
@@ -44,7 +44,7 @@ async fn dropping_an_acquisition_at_any_await_point_leaks_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn dropping_a_release_at_any_await_point_gives_back() {
+async fn dropping_a_release_at_any_await_point_still_releases() {
     let (permits, semaphore) = alone(1);
     for polls in 0..4 {
         for _ in 0..1_000 {
@@ -57,7 +57,7 @@ async fn dropping_a_release_at_any_await_point_gives_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiters_that_vanish_at_random_do_not_hold_up_the_others() {
+async fn waiters_cancelled_at_random_do_not_delay_others() {
     let (permits, semaphore) = alone(2);
     let witness = Witness::default();
     let tasks: Vec<_> = (0..400u64)
@@ -79,14 +79,14 @@ async fn waiters_that_vanish_at_random_do_not_hold_up_the_others() {
     for task in tasks {
         task.await.unwrap();
     }
-    // Until nothing lingers any more.
+    // Until no permit lingers.
     sleep(Duration::from_millis(20)).await;
     assert_eq!(witness.peak(), 2);
     assert_eq!(seen(&permits).await, (0, 0));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_permit_dropped_by_a_panic_goes_back() {
+async fn a_permit_dropped_by_a_panic_is_released() {
     let (permits, semaphore) = alone(1);
     let task = tokio::spawn(async move {
         let _permit = semaphore.acquire().await.unwrap();

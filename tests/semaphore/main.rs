@@ -1,22 +1,22 @@
-//! Semaphores and permits over the in-process backend: what a caller may rely on, whatever the backend.
+//! Semaphores and permits over the in-process backend: what holds for each backend.
 
 mod cancellation;
+mod logging;
 mod runtimes;
-mod said;
 mod semaphore;
 
 use common::modes;
 use test_support::{logs, witness};
 use tower_permit::{Coordinator, Memory, Semaphore};
 
-/// A semaphore of its own, with the coordinator to look at it.
+/// A semaphore of a new coordinator.
 fn alone(limit: u32) -> (Coordinator, Semaphore) {
     let permits = modes::coordinator(Memory::new());
     let semaphore = permits.semaphore("test", limit).expect("a fine limit");
     (permits, semaphore)
 }
 
-/// The same, where every permit goes back to the backend when it is released.
+/// As `alone`, without hand-off and lingering.
 fn strict(limit: u32) -> (Coordinator, Semaphore) {
     let permits = modes::builder(Memory::new()).strict_fifo(true);
     let permits = permits.build().expect("fine settings");
@@ -24,13 +24,13 @@ fn strict(limit: u32) -> (Coordinator, Semaphore) {
     (permits, semaphore)
 }
 
-/// What the backend says is in use and waiting.
+/// The numbers of held and queued tickets at the backend.
 async fn seen(permits: &Coordinator) -> (u64, u64) {
     let seen = permits.inspect("test").await.expect("memory answers");
     (seen.in_use, seen.queued)
 }
 
-/// Gives every task that can go on the time to do so.
+/// Lets every task run until it waits.
 async fn settle() {
     for _ in 0..64 {
         tokio::task::yield_now().await;

@@ -1,4 +1,4 @@
-//! Several runtimes, one after another and side by side, and none at all.
+//! Several runtimes, in sequence and in parallel, and none.
 
 use crate::modes;
 use crate::{alone, strict};
@@ -23,7 +23,7 @@ fn a_coordinator_in_a_static_outlives_ten_runtimes() {
     let semaphore = PERMITS.semaphore("static", 1).unwrap();
     for _ in 0..10 {
         runtime().block_on(async {
-            // The runtime ends with the permit's leave unsaid: the next one says it.
+            // The runtime ends before the release is sent: the next one sends it.
             drop(semaphore.acquire().await.unwrap());
         });
     }
@@ -38,7 +38,7 @@ fn a_permit_may_be_dropped_outside_a_runtime() {
 }
 
 #[test]
-fn without_a_runtime_there_is_an_error_and_no_panic() {
+fn an_acquire_without_a_runtime_is_an_error_and_no_panic() {
     let (_permits, semaphore) = alone(1);
     let waker = std::task::Waker::noop();
     let mut acquire = std::pin::pin!(semaphore.acquire());
@@ -49,7 +49,7 @@ fn without_a_runtime_there_is_an_error_and_no_panic() {
     assert_eq!(error.kind(), ErrorKind::NoRuntime);
 }
 
-/// Fails instead of hanging.
+/// Fails if the work takes too long, instead of hanging.
 fn within_seconds(work: impl FnOnce() + Send + 'static) {
     let (done, ended) = std::sync::mpsc::channel();
     let thread = std::thread::spawn(move || {
@@ -92,12 +92,12 @@ fn permits_and_waits_may_be_dropped_by_a_runtime_that_shuts_down() {
             });
             drop(runtime);
             let permit = self::runtime().block_on(semaphore.acquire());
-            assert!(permit.is_ok(), "all were given back");
+            assert!(permit.is_ok(), "all were released");
         }
     });
 }
 
-/// Looks at the semaphore whenever it is woken, on the spot.
+/// A waker that uses the semaphore within `wake`.
 struct Inquisitive {
     semaphore: Semaphore,
     woken: AtomicUsize,
@@ -111,7 +111,7 @@ impl Wake for Inquisitive {
 }
 
 #[test]
-fn whoever_is_woken_may_come_right_back() {
+fn a_woken_task_may_acquire_again_at_once() {
     within_seconds(|| {
         let (_permits, semaphore) = strict(1);
         let inquisitive = Arc::new(Inquisitive {
@@ -138,10 +138,10 @@ fn whoever_is_woken_may_come_right_back() {
 }
 
 #[test]
-fn a_runtime_that_nobody_drives_holds_nobody_up() {
+fn a_runtime_that_is_not_driven_delays_no_other() {
     let (_permits, semaphore) = alone(1);
     let idle = runtime();
-    // Its pump lives on a runtime that stands still from here on.
+    // The driver is on a runtime that is not driven from here on.
     let permit = idle.block_on(semaphore.acquire()).unwrap();
     let waiting = std::thread::spawn({
         let semaphore = semaphore.clone();
@@ -172,7 +172,7 @@ fn a_runtime_may_end_while_its_tasks_wait_and_hold() {
             let semaphore = semaphore.clone();
             async move { semaphore.acquire().await.map(drop) }
         };
-        // Some begin to wait before the task that talks to the backend is there, some after it.
+        // Some start to wait before the driver exists, some after it.
         let waiting: Vec<_> = (0..8).map(|_| ends.spawn(waits())).collect();
         while semaphore.stats().waiting < 8 {
             ends.block_on(tokio::task::yield_now());
@@ -186,7 +186,7 @@ fn a_runtime_may_end_while_its_tasks_wait_and_hold() {
 }
 
 #[test]
-fn a_permit_outlives_the_runtime_that_another_caller_came_on() {
+fn a_permit_outlives_the_runtime_of_another_caller() {
     let memory = Memory::new();
     let lease = Duration::from_secs(1);
     let here = modes::builder(memory.clone()).lease(lease);
@@ -195,7 +195,7 @@ fn a_permit_outlives_the_runtime_that_another_caller_came_on() {
         let mut builder = Builder::new_multi_thread();
         builder.worker_threads(1).enable_all().build().unwrap()
     };
-    // The first one's runtime talks to the backend for all; the second has ended by the time it could take over.
+    // The driver runs on the first runtime. The second one has ended before the driver could move to it.
     let (first, second, third) = (threads(), threads(), threads());
     let _one = first.block_on(semaphore.acquire()).unwrap();
     let permit = third.block_on(semaphore.acquire()).unwrap();
@@ -207,7 +207,7 @@ fn a_permit_outlives_the_runtime_that_another_caller_came_on() {
     third.block_on(async {
         for _ in 0..10 {
             tokio::time::sleep(lease / 4).await;
-            // Somebody looks, so that what is overdue goes.
+            // A call, so that the store removes expired tickets.
             let _ = there.semaphore("name", 1).unwrap().try_acquire().await;
             assert!(permit.is_valid());
             assert_eq!(there.inspect("name").await.unwrap().in_use, 3);

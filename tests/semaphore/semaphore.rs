@@ -8,7 +8,7 @@ use tower_permit::{ErrorKind, Memory};
 const SECOND: Duration = Duration::from_secs(1);
 
 #[tokio::test(start_paused = true)]
-async fn never_more_than_the_limit_are_inside() {
+async fn never_more_permits_than_the_limit_are_held() {
     let (_permits, semaphore) = alone(3);
     let witness = Witness::default();
     let tasks = (0..50).map(|n| {
@@ -24,12 +24,12 @@ async fn never_more_than_the_limit_are_inside() {
     for task in tasks.collect::<Vec<_>>() {
         task.await.expect("no panic");
     }
-    assert_eq!(witness.peak(), 3, "full, and never over");
+    assert_eq!(witness.peak(), 3, "full, and never above the limit");
     assert_eq!(semaphore.stats().granted, 50);
 }
 
 #[tokio::test(start_paused = true)]
-async fn first_in_first_out() {
+async fn waiters_are_served_in_order() {
     let (_permits, semaphore) = alone(1);
     let (order, mut seen) = tokio::sync::mpsc::unbounded_channel();
     let held = semaphore.acquire().await.expect("a permit");
@@ -42,11 +42,11 @@ async fn first_in_first_out() {
         settle().await;
     }
     drop((held, order));
-    let mut came = Vec::new();
+    let mut served = Vec::new();
     while let Some(n) = seen.recv().await {
-        came.push(n);
+        served.push(n);
     }
-    assert_eq!(came, (0..20).collect::<Vec<_>>());
+    assert_eq!(served, (0..20).collect::<Vec<_>>());
 }
 
 #[tokio::test(start_paused = true)]
@@ -66,13 +66,13 @@ async fn two_processes_share_the_limit() {
     settle().await;
     assert_eq!(seen(&here).await, (1, 1));
     drop(held);
-    // Told by a push: no time goes by.
+    // Notified by a push: no time passes.
     let permit = timeout(Duration::from_millis(1), waiting).await;
     assert!(permit.expect("at once").expect("no panic").is_ok());
 }
 
 #[tokio::test(start_paused = true)]
-async fn names_do_not_disturb_each_other() {
+async fn names_are_independent() {
     let permits = modes::coordinator(Memory::new());
     let _a = permits.semaphore("a", 1).unwrap().acquire().await.unwrap();
     let _b = permits
@@ -92,7 +92,7 @@ async fn names_do_not_disturb_each_other() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wait_ends_with_its_timeout_and_leaves_nothing() {
+async fn a_wait_times_out_and_leaves_no_ticket() {
     let (permits, semaphore) = alone(1);
     let held = semaphore.acquire().await.unwrap();
     let before = Instant::now();
@@ -107,7 +107,7 @@ async fn a_wait_ends_with_its_timeout_and_leaves_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn too_many_waiting_are_refused_at_once() {
+async fn callers_above_max_waiting_are_refused_at_once() {
     let (_permits, semaphore) = alone(1);
     let semaphore = semaphore.max_waiting(2);
     let held = semaphore.acquire().await.unwrap();
@@ -143,24 +143,27 @@ async fn a_permit_is_renewed_for_as_long_as_it_is_held() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_evicted_permit_is_lost_and_its_release_says_so() {
+async fn an_evicted_permit_is_lost_and_its_release_returns_false() {
     let (permits, semaphore) = alone(1);
     let permit = semaphore.acquire().await.unwrap();
     assert!(permits.evict("test", &permit.ticket()).await.unwrap());
     assert!(!permits.evict("test", &permit.ticket()).await.unwrap());
-    // Somebody else is in already.
+    // The permit is granted to another caller already.
     let next = semaphore.try_acquire().await.unwrap();
     let lost = timeout(4 * SECOND, permit.lost()).await;
     assert_eq!(lost.expect("at the next renewal").kind(), ErrorKind::Lost);
     assert!(!permit.is_valid());
     assert!(!permit.release().await.unwrap());
-    assert!(next.is_valid(), "a late release frees nobody else");
+    assert!(
+        next.is_valid(),
+        "a late release does not affect the next holder"
+    );
     assert_eq!(semaphore.stats().lost, 1);
     assert_eq!(seen(&permits).await, (1, 0));
 }
 
 #[tokio::test(start_paused = true)]
-async fn release_tells_the_truth_right_after_an_eviction() {
+async fn release_returns_false_right_after_an_eviction() {
     let (permits, semaphore) = alone(1);
     let permit = semaphore.acquire().await.unwrap();
     permits.evict("test", &permit.ticket()).await.unwrap();
@@ -168,7 +171,7 @@ async fn release_tells_the_truth_right_after_an_eviction() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn max_hold_takes_a_permit_back() {
+async fn max_hold_releases_a_permit() {
     let (permits, semaphore) = alone(1);
     let semaphore = semaphore.max_hold(60 * SECOND);
     let permit = semaphore.acquire().await.unwrap();
@@ -187,7 +190,7 @@ async fn max_hold_takes_a_permit_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lowered_limit_cuts_nobody_and_lets_nobody_in_until_it_fits() {
+async fn a_lowered_limit_evicts_no_holder_and_grants_nothing_until_it_fits() {
     let (permits, semaphore) = alone(3);
     let mut held = Vec::new();
     for _ in 0..3 {
@@ -205,11 +208,11 @@ async fn a_lowered_limit_cuts_nobody_and_lets_nobody_in_until_it_fits() {
     let error = semaphore.set_limit(0).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidConfig);
     assert_eq!(permits.semaphore("test", 5).unwrap().limit(), 5);
-    assert_eq!(semaphore.limit(), 5, "one limit a name");
+    assert_eq!(semaphore.limit(), 5, "one limit per name");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_raised_limit_lets_waiters_in() {
+async fn a_raised_limit_grants_to_waiters() {
     let (_permits, semaphore) = alone(1);
     let _held = semaphore.acquire().await.unwrap();
     let waiting = tokio::spawn({
@@ -223,28 +226,31 @@ async fn a_raised_limit_lets_waiters_in() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_second_guard_keeps_the_permit() {
+async fn a_second_guard_holds_the_permit() {
     let (permits, semaphore) = alone(1);
     let permit = semaphore.acquire().await.unwrap();
     let handle = permit.handle();
-    let guard = handle.keep().expect("held");
+    let guard = handle.upgrade().expect("held");
     drop(permit);
     settle().await;
     assert_eq!(seen(&permits).await, (1, 0));
     drop(guard);
     settle().await;
     assert_eq!(seen(&permits).await, (0, 0));
-    assert!(handle.keep().is_none(), "nothing to keep any more");
+    assert!(handle.upgrade().is_none(), "the permit is released");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_permit_in_doubt_can_still_be_kept() {
+async fn an_unconfirmed_permit_can_still_be_shared() {
     let (permits, semaphore) = alone(1);
     let permit = semaphore.acquire().await.expect("a permit");
-    // Nothing runs for two leases: as if the process had been stopped.
+    // No task runs for two leases, as if the process had been stopped.
     tokio::time::advance(20 * SECOND).await;
-    assert!(!permit.is_valid(), "in doubt");
-    let guard = permit.handle().keep().expect("neither given back nor lost");
+    assert!(!permit.is_valid(), "not confirmed");
+    let guard = permit
+        .handle()
+        .upgrade()
+        .expect("neither released nor lost");
     drop(permit);
     settle().await;
     assert!(guard.is_valid(), "confirmed again");
@@ -252,7 +258,7 @@ async fn a_permit_in_doubt_can_still_be_kept() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn more_waiters_than_fit_into_one_call() {
+async fn more_waiters_than_fit_into_one_call_are_served() {
     let (_permits, semaphore) = alone(300);
     let witness = Witness::default();
     let tasks: Vec<_> = (0..1_000)
@@ -273,7 +279,7 @@ async fn more_waiters_than_fit_into_one_call() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn endless_times_are_fine() {
+async fn the_longest_durations_are_accepted() {
     let (permits, semaphore) = alone(1);
     for time in [Duration::MAX, Duration::MAX / 2, Duration::ZERO] {
         let semaphore = semaphore.clone().max_hold(time);
@@ -291,7 +297,7 @@ async fn endless_times_are_fine() {
 }
 
 #[test]
-fn bad_settings_are_refused_at_once() {
+fn invalid_settings_are_errors() {
     let permits = modes::coordinator(Memory::new());
     let kind = |e: tower_permit::Error| e.kind();
     let invalid = Err(ErrorKind::InvalidConfig);
@@ -315,7 +321,7 @@ fn bad_settings_are_refused_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn shutdown_waits_for_permits_and_refuses_newcomers() {
+async fn shutdown_waits_for_permits_and_refuses_new_callers() {
     let (permits, semaphore) = alone(1);
     let permit = semaphore.acquire().await.unwrap();
     let shutdown = tokio::spawn({
@@ -334,7 +340,7 @@ async fn shutdown_waits_for_permits_and_refuses_newcomers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn shutdown_takes_back_what_is_held_for_too_long() {
+async fn shutdown_revokes_permits_held_for_too_long() {
     let (permits, semaphore) = alone(1);
     let permit = semaphore.acquire().await.unwrap();
     let waiting = tokio::spawn({

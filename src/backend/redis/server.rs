@@ -74,7 +74,7 @@ impl Server {
         };
         if (url.query_pairs()).any(|(key, _)| key == "prefix") {
             return Err(Error::config(
-                "a prefix is no part of this URL: Redis::prefix is for it, or Coordinator::connect, which knows URLs with one",
+                "a prefix is no part of this URL: Redis::prefix is for it, or Coordinator::from_url, which knows URLs with one",
             ));
         }
         // Passed over in silence, a prefix with a slip in it would be none.

@@ -510,7 +510,7 @@ async fn handed_on_without_a_word_to_the_backend() {
     let (took, permit) = waiting.await.unwrap();
     assert_eq!(took, 20 * MILLI);
     assert!(permit.expect("a permit").is_valid());
-    assert!(handle.keep().is_none(), "it is another one's now");
+    assert!(handle.upgrade().is_none(), "it is another one's now");
 }
 
 #[tokio::test(start_paused = true)]

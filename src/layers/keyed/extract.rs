@@ -1,64 +1,68 @@
-//! Where the key of an HTTP request is found.
+//! Extractors that find the key of an HTTP request in its path, query or headers.
 
 use super::key::{Key, KeyExtractor};
 use http::HeaderName;
 use percent_encoding::percent_decode_str;
 use std::borrow::Cow;
 
-/// The extractor that [`path`] makes.
+/// The extractor returned by [`path`].
 #[derive(Clone, Copy, Debug)]
 pub struct Path {}
 
-/// The extractor that [`path_segment`] makes.
+/// The extractor returned by [`path_segment`].
 #[derive(Clone, Copy, Debug)]
 pub struct PathSegment {
     index: usize,
 }
 
-/// The extractor that [`header`] makes.
+/// The extractor returned by [`header`].
 #[derive(Clone, Debug)]
 pub struct Header {
     name: HeaderName,
 }
 
-/// The extractor that [`query`] makes.
+/// The extractor returned by [`query`].
 #[derive(Clone, Debug)]
 pub struct Query {
     name: Cow<'static, str>,
 }
 
-/// The key is the whole path, segment by segment, each percent-decoded.
+/// Returns an extractor that uses the whole path as the key, as a list of percent-decoded segments.
 ///
-/// Different spellings of one path are one key: `/a%62` is `/ab`, but `/a%2Fb`, which is one segment, is not `/a/b`.
-/// Upper and lower case, a slash at the end and dots all make a difference, as they do for a router. The query is no part
-/// of it.
+/// Different encodings of one path are one key: `/a%62` is `/ab`, but `/a%2Fb`, which is one segment, is not `/a/b`. Paths
+/// that differ in case, in a trailing slash or in dots are different keys, as they are different routes. The query is not
+/// part of the key.
 pub fn path() -> Path {
     Path {}
 }
 
-/// The key is one segment of the path, percent-decoded, counted from 0: of `/products/7/buy`, segment 1 is `7`.
+/// Returns an extractor that uses one percent-decoded segment of the path as the key, counted from 0: segment 1 of
+/// `/documents/report/edit` is `report`.
 ///
-/// `%37` is `7` too, so that two spellings of one product are one key; upper and lower case are kept apart, and so are `7`
-/// and `07`: if the service takes them for one, let a closure do the same. A plus sign is a plus sign. A path that has no
-/// such segment has no key; one that is empty (`/products//buy`) is the empty key.
+/// The key is compared as text. `%37` and `7` are one key; `A` and `a` are two, and so are `7`, `07` and `+7`. **If the
+/// handler parses the segment, use a closure that parses it the same way**, or `/products/07` bypasses the lock of
+/// `/products/7`: see [`KeyExtractor`]. A plus sign is not a space. A path without this segment has no key; an empty
+/// segment (`/documents//edit`) is the empty key.
 ///
-/// The path is the one that the layer sees. Within a router that is nested, axum has cut the prefix off: for
-/// `nest("/api", inner)`, a layer on `inner` counts from behind `/api`, and a layer on the outer router counts the `api`
-/// too.
+/// The path is the one that the layer sees. axum removes the prefix of a nested router: with `nest("/api", inner)`, a
+/// layer on `inner` counts after `/api`, and a layer on the outer router counts `api` as segment 0.
 pub fn path_segment(index: usize) -> PathSegment {
     PathSegment { index }
 }
 
-/// The key is the value of this header, as it is. If there are several of the name, the first.
+/// Returns an extractor that uses the unchanged value of this header as the key; the first value if the header occurs
+/// several times.
 ///
-/// A value that nobody should see in the backend or the log, such as a password, is for a closure to hash.
+/// The key appears in the backend and in the log. For a secret value, such as an API key, use a closure that hashes it.
 pub fn header(name: HeaderName) -> Header {
     Header { name }
 }
 
-/// The key is the value of this parameter of the query, decoded as a form is: `%37` is `7`, and a plus sign is a space.
-/// If there are several of the name, the first; a service that goes by the last, as a map of the parameters does, should
-/// refuse such a request, or the key is not that of what it does.
+/// Returns an extractor that uses the value of this query parameter as the key, decoded as a form: `%37` is `7`, and a plus
+/// sign is a space. The key is compared as text, as with [`path_segment`].
+///
+/// If the parameter occurs several times, the first one counts. A handler that uses the last one, as a map of parameters
+/// does, must reject such a request: the key would be another than the handler's.
 pub fn query(name: impl Into<Cow<'static, str>>) -> Query {
     Query { name: name.into() }
 }
@@ -87,7 +91,7 @@ extractors! {
     Query, |this, request| parameter(request.uri(), &this.name);
 }
 
-/// Those of a path that has any: `*` and the authority of a `CONNECT` have none.
+/// Returns the decoded segments of the path. `*` and the authority of a `CONNECT` request have none.
 fn segments(uri: &http::Uri) -> Option<impl Iterator<Item = Vec<u8>>> {
     let path = uri.path().strip_prefix('/')?;
     Some(
@@ -116,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_segment_is_decoded() {
+    fn a_path_segment_is_decoded() {
         for uri in [
             "/products/a%20%C3%BC/buy",
             "http://host/products/a%20%c3%bc?q=/1/2",
@@ -132,12 +136,12 @@ mod tests {
         );
         assert_eq!(key(path_segment(1), "/products/A"), some("A"));
         assert_ne!(key(path_segment(1), "/products/A"), some("a"));
-        // Not an escape at all.
+        // Not an escape sequence.
         assert_eq!(key(path_segment(1), "/products/100%"), some("100%"));
     }
 
     #[test]
-    fn a_segment_may_be_missing_or_empty() {
+    fn a_path_segment_may_be_missing_or_empty() {
         assert_eq!(key(path_segment(1), "/products"), None);
         assert_eq!(key(path_segment(1), "/products/"), some(""));
         assert_eq!(key(path_segment(1), "/products//buy"), some(""));
@@ -150,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_is_its_segments() {
+    fn a_path_is_compared_by_segments() {
         assert_eq!(key(path(), "/a%62/c?q"), key(path(), "/ab/%63"));
         let different = [
             "/a/b", "/a%2Fb", "/a/b/", "/A/b", "//a/b", "/a", "/", "/a/./b",
@@ -163,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_parameter_is_decoded() {
+    fn a_query_parameter_is_decoded() {
         let id = || query("id");
         assert_eq!(key(id(), "/?x=1&id=a+b%2B%37"), some("a b+7"));
         assert_eq!(key(id(), "/?%69d=7&id=8"), some("7"));
@@ -173,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_is_taken_as_it_is() {
+    fn a_header_is_used_unchanged() {
         let request = Request::get("/")
             .header("x-tenant", "Acme 7")
             .header("x-tenant", "other")
@@ -185,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn all_of_a_tuple_must_be_there() {
+    fn all_keys_of_a_tuple_must_be_present() {
         let pair = (path_segment(0), query("id"));
         assert_eq!(key(pair.clone(), "/a?id=b"), Some(Key::joined(["a", "b"])));
         assert_eq!(key(pair.clone(), "/a"), None);

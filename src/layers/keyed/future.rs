@@ -1,40 +1,39 @@
-use super::line::{Entry, Extensions};
+use super::acquire_keys::{AcquireKeys, GetExtensions};
 use crate::Error;
-use crate::layers::answer;
-use crate::layers::held::{Held, Holding};
-use crate::layers::rejection::{Protocol, Refusal, Refuse};
-use crate::layers::response::Hold;
-use crate::layers::settings::Settings;
+use crate::layers::held_future::{HeldFuture, respond};
+use crate::layers::held_permits::{HeldPermits, WatchedPermits};
+use crate::layers::oneshot::Oneshot;
+use crate::layers::rejection::{Protocol, Rejection, RejectionPolicy};
+use crate::layers::response::HoldPolicy;
+use crate::layers::settings::{OnLost, Settings};
 use pin_project_lite::pin_project;
 use std::fmt;
 use std::future::Future;
 use std::marker::PhantomData;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 use tower_service::Service;
 
 pin_project! {
-    /// The future of a [`Keyed`](super::Keyed) service.
+    /// Response future of [`Keyed`](super::Keyed).
     ///
-    /// The request gets in line at its first poll.
+    /// The request is enqueued at the first poll.
     ///
     /// # Cancel safety
     ///
-    /// Dropping it at any time is safe: the place in the line is given up, or the inner future is dropped and then the key
-    /// goes back.
+    /// Dropping it at any time is safe. A queued ticket leaves the queue; a running inner future is dropped, and then the
+    /// key is released.
     #[must_use = "futures do nothing unless you `.await` or poll them"]
     pub struct ResponseFuture<S, Req, H, R>
     where
         S: Service<Req>,
     {
-        // First, so that an inner future is dropped before the key goes back.
         #[pin]
         state: State<S, Req, S::Future>,
-        // What the request has so far.
-        holding: Holding,
-        settings: Settings,
+        retry_after: Duration,
         protocol: Protocol,
-        mode: PhantomData<fn() -> (H, R)>,
+        policies: PhantomData<fn() -> (H, R)>,
     }
 }
 
@@ -42,17 +41,17 @@ pin_project! {
     #[project = StateProj]
     #[project_replace = StateTaken]
     enum State<S, Req, F> {
-        // For keys; nothing of the inner service is held. → `Readying`, or the end with a refusal.
+        // Waits for the keys, without a claim on the inner service. → `Running`, or the end with a rejection. The fields
+        // are dropped in this order: the permits last.
         Waiting {
             inner: S,
             request: Req,
-            extensions: Extensions<Req>,
-            entry: Entry,
+            extensions: GetExtensions<Req>,
+            keys: AcquireKeys,
         },
-        // With all keys, or none to take. → `Running`, or the end with the inner service's error.
-        Readying { inner: S, request: Req },
-        Running { #[pin] future: F },
-        Refused { error: Error },
+        // With all keys, or without if none is needed: makes the inner service ready and calls it.
+        Running { #[pin] future: HeldFuture<Oneshot<S, Req, F>> },
+        Rejected { error: Error },
         Done,
     }
 }
@@ -66,35 +65,37 @@ where
     pub(super) fn waiting(
         inner: S,
         request: Req,
-        extensions: Extensions<Req>,
-        entry: Entry,
-        settings: Settings,
+        extensions: GetExtensions<Req>,
+        keys: AcquireKeys,
         protocol: Protocol,
     ) -> Self {
+        let retry_after = keys.settings().retry_after;
         let state = State::Waiting {
             inner,
             request,
             extensions,
-            entry,
+            keys,
         };
-        Self::new(state, settings, protocol)
+        Self::new(state, retry_after, protocol)
     }
 
-    pub(super) fn passing(inner: S, request: Req, settings: Settings, protocol: Protocol) -> Self {
-        Self::new(State::Readying { inner, request }, settings, protocol)
+    /// For a request that needs no key.
+    pub(super) fn running(inner: S, request: Req, settings: &Settings, protocol: Protocol) -> Self {
+        let permits = WatchedPermits::new(HeldPermits::default());
+        let state = State::running(inner, request, permits, settings.on_lost);
+        Self::new(state, settings.retry_after, protocol)
     }
 
-    pub(super) fn refused(error: Error, settings: Settings, protocol: Protocol) -> Self {
-        Self::new(State::Refused { error }, settings, protocol)
+    pub(super) fn rejected(error: Error, settings: &Settings, protocol: Protocol) -> Self {
+        Self::new(State::Rejected { error }, settings.retry_after, protocol)
     }
 
-    fn new(state: State<S, Req, S::Future>, settings: Settings, protocol: Protocol) -> Self {
+    fn new(state: State<S, Req, S::Future>, retry_after: Duration, protocol: Protocol) -> Self {
         Self {
             state,
-            holding: Holding::new(Held::default()),
-            settings,
+            retry_after,
             protocol,
-            mode: PhantomData,
+            policies: PhantomData,
         }
     }
 }
@@ -102,73 +103,57 @@ where
 impl<S, Req, H, R> Future for ResponseFuture<S, Req, H, R>
 where
     S: Service<Req>,
-    H: Hold<S::Response>,
-    R: Refuse<Req, H::Response, S::Error>,
+    H: HoldPolicy<S::Response>,
+    R: RejectionPolicy<Req, H::Response, S::Error>,
 {
     type Output = Result<R::Response, R::Error>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
-        let settings = this.settings;
         loop {
-            let holding = &mut *this.holding;
-            let refused = match this.state.as_mut().project() {
+            let error = match this.state.as_mut().project() {
                 StateProj::Waiting {
                     request,
                     extensions,
-                    entry,
+                    keys,
                     ..
-                } => match ready!(entry.poll(request, *extensions, holding, settings, cx)) {
+                } => match ready!(keys.poll(request, *extensions, cx)) {
                     Ok(()) => {
-                        // → Readying, which the next turn polls.
+                        // → Running, which the next turn polls.
                         let taken = this.state.as_mut().project_replace(State::Done);
-                        if let StateTaken::Waiting { inner, request, .. } = taken {
-                            this.state.set(State::Readying { inner, request });
+                        if let StateTaken::Waiting {
+                            inner,
+                            request,
+                            keys,
+                            ..
+                        } = taken
+                        {
+                            let on_lost = keys.settings().on_lost;
+                            let permits = keys.into_permits();
+                            let running = State::running(inner, request, permits, on_lost);
+                            this.state.set(running);
                         }
                         continue;
                     }
                     Err(error) => error,
                 },
-                StateProj::Readying { inner, .. } => match inner.poll_ready(cx) {
-                    Poll::Ready(Ok(())) => {
-                        // → Running, which the next turn polls.
-                        let taken = this.state.as_mut().project_replace(State::Done);
-                        if let StateTaken::Readying { mut inner, request } = taken {
-                            let future = inner.call(request);
-                            this.state.set(State::Running { future });
-                        }
-                        continue;
-                    }
-                    Poll::Ready(Err(error)) => {
+                StateProj::Running { future } => match ready!(future.poll(cx)) {
+                    Ok((result, permit)) => {
                         this.state.set(State::Done);
-                        drop(holding.take());
-                        return Poll::Ready(Err(R::pass_error(error)));
+                        return Poll::Ready(respond::<_, _, _, H, R>(result, permit));
                     }
-                    Poll::Pending => ready!(holding.poll_lost(settings.on_lost, cx)),
+                    Err(lost) => lost,
                 },
-                StateProj::Running { future } => {
-                    // The inner future first: an answer that is there is worth more than the news that its key is not.
-                    if let Poll::Ready(result) = future.poll(cx) {
-                        this.state.set(State::Done);
-                        let held = holding.take();
-                        return Poll::Ready(answer::<_, _, _, H, R>(
-                            result,
-                            held,
-                            settings.on_lost,
-                        ));
-                    }
-                    ready!(holding.poll_lost(settings.on_lost, cx))
-                }
-                StateProj::Refused { error } => error.clone(),
+                StateProj::Rejected { error } => error.clone(),
                 // Polled after its end.
                 StateProj::Done => return Poll::Pending,
             };
+            // After a loss this drops the request or the inner future, and then releases the permits.
             this.state.set(State::Done);
-            drop(this.holding.take());
-            return Poll::Ready(R::refuse(Refusal {
-                error: refused,
+            return Poll::Ready(R::reject(Rejection {
+                error,
                 protocol: *this.protocol,
-                retry_after: settings.retry_after,
+                retry_after: *this.retry_after,
             }));
         }
     }
@@ -181,13 +166,24 @@ where
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = match self.state {
             State::Waiting { .. } => "waiting",
-            State::Readying { .. } => "readying",
             State::Running { .. } => "running",
-            State::Refused { .. } => "refused",
+            State::Rejected { .. } => "rejected",
             State::Done => "done",
         };
         f.debug_struct("ResponseFuture")
             .field("state", &state)
             .finish_non_exhaustive()
+    }
+}
+
+// === impl State ===
+
+impl<S, Req> State<S, Req, S::Future>
+where
+    S: Service<Req>,
+{
+    fn running(inner: S, request: Req, permits: WatchedPermits, on_lost: OnLost) -> Self {
+        let future = HeldFuture::new(Oneshot::new(inner, request), permits, on_lost);
+        Self::Running { future }
     }
 }

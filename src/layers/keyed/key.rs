@@ -1,14 +1,14 @@
-use crate::mutex::MOST_NAMES;
+use crate::mutex::MAX_NAMES;
 use crate::name::{Kind, Queue};
 use crate::{Error, ErrorKind};
 use std::borrow::Cow;
 use std::fmt;
 
-/// What a request is about: one name, or several that are taken together.
+/// The key of a request: one name, or several that are acquired together.
 ///
-/// A name is made of any bytes, or of several parts: no two lists of parts make the same name, so
+/// A name consists of any bytes, or of several parts. Different lists of parts are different names:
 /// `Key::joined(["a", "b"])` differs from `Key::from("ab")`, from `Key::from("a+b")`, and from
-/// `Key::joined(["ab", ""])`. Names are told apart byte by byte: `A` is not `a`. A number is its decimal text.
+/// `Key::joined(["ab", ""])`. Names are compared byte by byte: `A` is not `a`. A number is its decimal text.
 ///
 /// ```
 /// use tower_permit::Key;
@@ -17,16 +17,15 @@ use std::fmt;
 /// assert_eq!(product, Key::from("10086"));
 ///
 /// let place = Key::joined(["warehouse 7", "shelf 12"]);
-/// let both = Key::all([product, place]); // taken together, all or none
+/// let both = Key::all([product, place]); // acquired together, all or none
 ///
-/// let tenant = Key::from("tenant 4").with_limit(20); // for a keyed limit: this tenant's own
+/// let tenant = Key::from("tenant 4").with_limit(20); // for a keyed limit: the limit of this tenant
 /// ```
 ///
-/// Names appear in the backend and in the log. What must not be seen there, such as a token of a user, is for the
-/// extractor to hash.
+/// Names appear in the backend and in the log. Hash secrets, such as access tokens, before you use them as a key.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Key {
-    /// In order, each once. One more than may be used shows that there were too many.
+    /// Sorted, without duplicates. At most `MAX_NAMES + 1`: the last one shows that there were too many.
     names: Vec<Name>,
 }
 
@@ -36,25 +35,39 @@ struct Name {
     limit: Option<u32>,
 }
 
-/// One name to be taken, as the backend knows it.
+/// The queue of a name of a key, with this process's limit for it.
 #[derive(Debug)]
-pub(super) struct Wanted {
+pub(super) struct WantedQueue {
     pub(super) queue: Queue,
     pub(super) limit: u32,
 }
 
-/// Whatever a closure gives as the key of its request: a [`Key`] or something that becomes one, or an [`Option`] of
-/// that, where `None` says that the request has no key.
+/// Conversion of a closure's result into a key: anything that is `Into<Key>`, or an [`Option`] of that, where `None` means
+/// that the request has no key.
 pub trait IntoKey {
-    /// The key, if there is one.
+    /// Returns the key, if there is one.
     fn into_key(self) -> Option<Key>;
 }
 
-/// Finds the key of a request.
+/// Extracts the key of a request.
 ///
-/// For HTTP, a closure is one, if it names its argument's type; so are [`path`](super::path),
-/// [`path_segment`](super::path_segment), [`header`](super::header) and [`query`](super::query), and tuples of
-/// extractors, whose keys are joined and must all be there. For other requests, [`key_fn`] makes one of a closure.
+/// For HTTP requests it is implemented by closures with an explicit argument type, by [`path`](super::path),
+/// [`path_segment`](super::path_segment), [`header`](super::header) and [`query`](super::query), and by tuples of
+/// extractors: their keys are joined and must all be present. For other requests, [`key_fn`] wraps a closure.
+///
+/// Requests about one thing must have one key: extract what the handler compares, not the text it parses. If a handler
+/// parses a number, `7`, `07` and `+7` are one number and must be one key:
+///
+/// ```
+/// use http::Request;
+///
+/// fn product<B>(request: &Request<B>) -> Option<u64> {
+///     request.uri().path().split('/').nth(2)?.parse().ok()
+/// }
+/// ```
+///
+/// Combine such an extractor with [`OnMissingKey::Reject`](super::OnMissingKey::Reject), so that a request that does not
+/// parse is rejected.
 ///
 /// ```
 /// use http::Request;
@@ -71,22 +84,22 @@ pub trait IntoKey {
 /// is_extractor(|request: &Request<()>| request.uri().query().map(str::to_owned), &request);
 /// ```
 ///
-/// A closure that borrows its key from the request does not compile: let it return an owned one.
+/// A closure that borrows its key from the request does not compile: return an owned key.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` does not find the key of a `{Req}`",
-    note = "a closure for HTTP names its argument's type, and returns an owned key: \
+    message = "`{Self}` does not extract the key of a `{Req}`",
+    note = "a closure for HTTP needs the type of its argument, and returns an owned key: \
             `|request: &http::Request<Body>| request.uri().path().to_owned()`",
     note = "for requests that are not `http::Request`, wrap the closure: `key_fn(|request: &MyRequest| request.id)`"
 )]
 pub trait KeyExtractor<Req> {
-    /// The key of this request; `None` if it has none.
+    /// Returns the key of this request; `None` if it has none.
     ///
-    /// A panic in here is caught: the request fails with
+    /// A panic is caught: the request is rejected with
     /// [`ExtractorPanicked`](crate::ErrorKind::ExtractorPanicked), unless panics abort the process.
     fn key(&self, request: &Req) -> Option<Key>;
 
-    /// The request's extensions, where it has some: [`HeldKeys`](super::HeldKeys) go in there. Without, handlers see no
-    /// token, and an inner layer of the same name waits for its own request.
+    /// Returns the request's extensions, if its type has some. The layer adds [`HeldKeys`](super::HeldKeys) to them.
+    /// Without extensions, handlers see no token, and an inner layer with the same name waits for its own request.
     fn extensions(request: &mut Req) -> Option<&mut http::Extensions>
     where
         Self: Sized,
@@ -96,13 +109,13 @@ pub trait KeyExtractor<Req> {
     }
 }
 
-/// The extractor that [`key_fn`] makes.
+/// The extractor returned by [`key_fn`].
 #[derive(Clone, Copy)]
 pub struct KeyFn<F> {
-    find: F,
+    extract: F,
 }
 
-/// Finds keys by a closure, for requests of any type.
+/// Returns an extractor that calls a closure, for requests of any type.
 ///
 /// ```
 /// use tower_permit::layers::keyed::key_fn;
@@ -116,18 +129,19 @@ pub struct KeyFn<F> {
 /// # let _: tower_permit::KeyedMutex<_, _> = tower::Layer::layer(&layer, ());
 /// # Ok::<(), tower_permit::Error>(())
 /// ```
-pub fn key_fn<Req, F, T>(find: F) -> KeyFn<F>
+pub fn key_fn<Req, F, T>(extract: F) -> KeyFn<F>
 where
     F: Fn(&Req) -> T,
     T: IntoKey,
 {
-    KeyFn { find }
+    KeyFn { extract }
 }
 
 // === impl Key ===
 
 impl Key {
-    /// One name made of these parts. No part at all makes no name: the request then has no key.
+    /// Returns a key of one name, which consists of these parts. Without any part the key has no name, and the request
+    /// counts as one without a key.
     pub fn joined<P: AsRef<[u8]>>(parts: impl IntoIterator<Item = P>) -> Self {
         let parts: Vec<_> = (parts.into_iter())
             .map(|part| part.as_ref().to_vec())
@@ -140,27 +154,28 @@ impl Key {
         Self { names }
     }
 
-    /// All the names of these keys, to be taken together: in one order whatever the order given, each once, all or none.
+    /// Returns a key of all names of these keys. They are acquired together: each once, in an order that does not depend on
+    /// the order given, all or none.
     ///
-    /// More than 64 different names are refused with [`InvalidKey`](crate::ErrorKind::InvalidKey). No name at all: the
-    /// request has no key.
+    /// A request with more than 64 different names is rejected with [`InvalidKey`](crate::ErrorKind::InvalidKey). Without
+    /// any name the request counts as one without a key.
     pub fn all<K: Into<Self>>(keys: impl IntoIterator<Item = K>) -> Self {
         let mut all = Self { names: Vec::new() };
         for name in keys.into_iter().flat_map(|key| key.into().names) {
             all.insert(name);
-            if all.names.len() > MOST_NAMES {
+            if all.names.len() > MAX_NAMES {
                 break;
             }
         }
         all
     }
 
-    /// The limit of each of this key's names, in place of the layer's, for a
-    /// [`KeyedConcurrencyLimitLayer`](super::KeyedConcurrencyLimitLayer). A mutex has no use for it.
+    /// Sets the limit of each name of this key, in place of the layer's limit, for a
+    /// [`KeyedConcurrencyLimitLayer`](super::KeyedConcurrencyLimitLayer). A mutex ignores it.
     ///
-    /// It is this process's limit for the name from now on, also for those that are inside or wait: requests should agree
-    /// on it. If names of one key are the same, the least of their limits counts. A limit of 0 cannot be kept: the request
-    /// fails with [`InvalidConfig`](crate::ErrorKind::InvalidConfig).
+    /// It becomes this process's limit for the name, also for requests that hold it or wait for it, so requests should
+    /// agree on it. If a name occurs several times in one key, its lowest limit counts. A request with a limit that the
+    /// backend does not support, such as 0, is rejected with [`InvalidConfig`](crate::ErrorKind::InvalidConfig).
     #[must_use]
     pub fn with_limit(mut self, limit: u32) -> Self {
         for name in &mut self.names {
@@ -169,13 +184,13 @@ impl Key {
         self
     }
 
-    /// Each of these names followed by each of those.
+    /// Joins each name of this key with each name of the other.
     pub(super) fn followed_by(self, then: Self) -> Self {
         let pairs = (self.names.iter()).flat_map(|a| then.names.iter().map(move |b| (a, b)));
         Self::all(pairs.map(|(a, b)| Self {
             names: vec![Name {
                 parts: [&a.parts[..], &b.parts[..]].concat(),
-                limit: least(a.limit, b.limit),
+                limit: min_limit(a.limit, b.limit),
             }],
         }))
     }
@@ -188,24 +203,29 @@ impl Key {
         match (self.names).binary_search_by(|other| other.parts.cmp(&name.parts)) {
             Ok(at) => {
                 if let Some(same) = self.names.get_mut(at) {
-                    same.limit = least(same.limit, name.limit);
+                    same.limit = min_limit(same.limit, name.limit);
                 }
             }
             Err(at) => self.names.insert(at, name),
         }
     }
 
-    /// What a layer of this name takes, last first, in an order that all processes agree on.
-    pub(super) fn wanted(&self, kind: Kind, layer: &str, limit: u32) -> Result<Vec<Wanted>, Error> {
-        if self.names.len() > MOST_NAMES {
+    /// Returns the queues of a layer with this name, last first, in an order that is the same in all processes.
+    pub(super) fn queues(
+        &self,
+        kind: Kind,
+        layer: &str,
+        limit: u32,
+    ) -> Result<Vec<WantedQueue>, Error> {
+        if self.names.len() > MAX_NAMES {
             return Err(Error::new(
                 ErrorKind::InvalidKey,
-                format!("a key of more than {MOST_NAMES} names cannot be taken"),
+                format!("the key has more than {MAX_NAMES} names: use at most {MAX_NAMES}"),
             ));
         }
-        let mut wanted = Vec::with_capacity(self.names.len());
+        let mut queues = Vec::with_capacity(self.names.len());
         for name in &self.names {
-            wanted.push(Wanted {
+            queues.push(WantedQueue {
                 queue: name.queue(kind, layer)?,
                 limit: match kind {
                     Kind::Limit => name.limit.unwrap_or(limit),
@@ -213,18 +233,18 @@ impl Key {
                 },
             });
         }
-        wanted.sort_by(|a, b| b.queue.cmp(&a.queue));
-        Ok(wanted)
+        queues.sort_by(|a, b| b.queue.cmp(&a.queue));
+        Ok(queues)
     }
 
-    /// The queue of the only name.
-    pub(super) fn queue(&self, kind: Kind, layer: &str) -> Result<Queue, Error> {
+    /// Returns the queue of a key of one name.
+    pub(super) fn only_queue(&self, kind: Kind, layer: &str) -> Result<Queue, Error> {
         match &self.names[..] {
             [name] => name.queue(kind, layer),
             names => Err(Error::new(
                 ErrorKind::InvalidKey,
                 format!(
-                    "a key of one name is asked for here, not of {}",
+                    "the key has {} names: inspect and evict need a key of one name",
                     names.len()
                 ),
             )),
@@ -238,7 +258,7 @@ impl fmt::Debug for Key {
     }
 }
 
-fn least(a: Option<u32>, b: Option<u32>) -> Option<u32> {
+fn min_limit(a: Option<u32>, b: Option<u32>) -> Option<u32> {
     match (a, b) {
         (Some(a), Some(b)) => Some(a.min(b)),
         (a, b) => a.or(b),
@@ -254,7 +274,7 @@ impl Name {
             .chain(self.parts.iter().map(Vec::as_slice))
             .collect();
         Queue::new(kind, &parts)
-            .map_err(|error| Error::new(ErrorKind::InvalidKey, format!("not a key: {error}")))
+            .map_err(|error| Error::new(ErrorKind::InvalidKey, format!("invalid key: {error}")))
     }
 }
 
@@ -355,7 +375,7 @@ where
     T: IntoKey,
 {
     fn key(&self, request: &Req) -> Option<Key> {
-        (self.find)(request).into_key()
+        (self.extract)(request).into_key()
     }
 }
 
@@ -398,20 +418,20 @@ mod tests {
     use super::*;
 
     fn names(key: &Key, layer: &str) -> Vec<String> {
-        let wanted = key.wanted(Kind::Mutex, layer, 1).unwrap();
-        let names = wanted.iter().rev().map(|wanted| wanted.queue.name());
+        let queues = key.queues(Kind::Mutex, layer, 1).unwrap();
+        let names = queues.iter().rev().map(|wanted| wanted.queue.name());
         names.map(str::to_owned).collect()
     }
 
     #[test]
-    fn names_are_in_order_and_once_each() {
+    fn names_are_sorted_without_duplicates() {
         let one = Key::all(["b", "a", "a", "c", "b"]);
         assert_eq!(names(&one, "buy"), ["buy+a", "buy+b", "buy+c"]);
         assert_eq!(one, Key::all(["c", "b", "a"]));
     }
 
     #[test]
-    fn a_key_and_a_layer_never_mix() {
+    fn names_of_layers_and_keys_do_not_collide() {
         let mut all = std::collections::HashSet::new();
         let keys = [
             Key::from("a"),
@@ -434,30 +454,30 @@ mod tests {
     }
 
     #[test]
-    fn too_many_names_are_told_and_not_kept() {
+    fn too_many_names_are_rejected_and_not_stored() {
         assert_eq!(names(&Key::all(0..64), "n").len(), 64);
         let many = Key::all(0..1_000_000_000u64);
         assert_eq!(many.names.len(), 65);
-        let error = many.wanted(Kind::Mutex, "n", 1).unwrap_err();
+        let error = many.queues(Kind::Mutex, "n", 1).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidKey);
         let joined = Key::all(0..60).followed_by(Key::all(0..60));
         assert_eq!(joined.names.len(), 65);
     }
 
     #[test]
-    fn limits_stay_with_their_names() {
+    fn each_name_keeps_its_limit() {
         let key = Key::all([
             Key::from("a").with_limit(3),
             Key::from("b"),
             Key::from("a").with_limit(2),
         ]);
-        let wanted = key.wanted(Kind::Limit, "n", 9).unwrap();
-        let limits: Vec<_> = wanted.iter().rev().map(|wanted| wanted.limit).collect();
+        let queues = key.queues(Kind::Limit, "n", 9).unwrap();
+        let limits: Vec<_> = queues.iter().rev().map(|wanted| wanted.limit).collect();
         assert_eq!(limits, [2, 9]);
     }
 
     #[test]
-    fn no_parts_are_no_name() {
+    fn a_key_without_parts_is_empty() {
         let none: [&str; 0] = [];
         assert!(Key::joined(none).is_empty());
         assert!(Key::all(none).is_empty());

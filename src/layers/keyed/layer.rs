@@ -1,9 +1,10 @@
 use super::key::Key;
-use super::line::Line;
-use super::service::{Choices, Keyed};
+use super::keyspace::Keyspace;
+use super::service::{Exclusive, Keyed, Limited};
+use super::settings::{KeyedSettings, OnMissingKey};
 use crate::layers::rejection::{AsError, AsResponse};
 use crate::layers::response::{AtResponse, UntilBodyEnd};
-use crate::layers::settings::{OnLost, OnUnavailable, Settings};
+use crate::layers::settings::{OnLost, OnUnavailable};
 use crate::name::Kind;
 use crate::{Coordinator, Error, Inspection};
 use std::fmt;
@@ -12,16 +13,23 @@ use std::sync::Arc;
 use std::time::Duration;
 use tower_layer::Layer;
 
-/// Wraps services so that one request at a time is inside for each key, over every process.
+/// Applies a keyed mutex to a service: one request at a time for each key, over all processes.
 ///
 /// ```
 /// use std::time::Duration;
-/// use tower_permit::layers::keyed::path_segment;
+/// use http::Request;
+/// use tower_permit::layers::keyed::OnMissingKey;
 /// use tower_permit::{Coordinator, KeyedMutexLayer, Memory};
+///
+/// /// The product that the handler will parse: `7`, `07` and `+7` are one key.
+/// fn product(request: &Request<String>) -> Option<u64> {
+///     request.uri().path().split('/').nth(2)?.parse().ok()
+/// }
 ///
 /// # fn main() -> Result<(), tower_permit::Error> {
 /// let permits = Coordinator::new(Memory::new());
-/// let one_purchase_per_product = KeyedMutexLayer::new(&permits, "buy", path_segment(1))?
+/// let one_purchase_per_product = KeyedMutexLayer::new(&permits, "buy", product)?
+///     .on_missing_key(OnMissingKey::Reject)
 ///     .wait_timeout(Duration::from_secs(3))
 ///     .max_waiting(100)
 ///     .reject_with_response();
@@ -29,10 +37,10 @@ use tower_layer::Layer;
 /// # }
 /// ```
 ///
-/// Its methods are those of [`KeyedLayer`]; the guide is the [module](self::super).
+/// [`KeyedLayer`] documents the methods, the [module](self::super) is the guide.
 pub type KeyedMutexLayer<K, H = AtResponse, R = AsError> = KeyedLayer<Exclusive, K, H, R>;
 
-/// Wraps services so that at most so many requests at a time are inside for each key, over every process.
+/// Applies a keyed concurrency limit to a service: at most `limit` concurrent requests for each key, over all processes.
 ///
 /// ```
 /// use http::{HeaderName, Request};
@@ -44,7 +52,7 @@ pub type KeyedMutexLayer<K, H = AtResponse, R = AsError> = KeyedLayer<Exclusive,
 /// let per_tenant =
 ///     KeyedConcurrencyLimitLayer::new(&permits, "tenant", 3, header(HeaderName::from_static("x-tenant")))?;
 ///
-/// // Or with the limit that the request's own plan says:
+/// // Or with a limit for each account:
 /// #[derive(Clone)]
 /// struct Account {
 ///     id: u64,
@@ -61,194 +69,183 @@ pub type KeyedMutexLayer<K, H = AtResponse, R = AsError> = KeyedLayer<Exclusive,
 /// # }
 /// ```
 ///
-/// Its methods are those of [`KeyedLayer`]; the guide is the [module](self::super).
+/// [`KeyedLayer`] documents the methods, the [module](self::super) is the guide.
 pub type KeyedConcurrencyLimitLayer<K, H = AtResponse, R = AsError> = KeyedLayer<Limited, K, H, R>;
 
-/// What [`KeyedMutexLayer`] and [`KeyedConcurrencyLimitLayer`] are.
+/// The type of [`KeyedMutexLayer`] and [`KeyedConcurrencyLimitLayer`].
 ///
-/// `M` says which of the two, `K` finds the key of a request, `H` says how long it is held, `R` how a refusal looks; the
-/// last two have methods that change them. See the [module](self::super) for the guide.
+/// `M` is [`Exclusive`] or [`Limited`], `K` the [`KeyExtractor`](super::KeyExtractor), `H` the
+/// [`HoldPolicy`](crate::layers::HoldPolicy), `R` the [`RejectionPolicy`](crate::layers::RejectionPolicy).
+/// [`hold_until_body_end`](Self::hold_until_body_end) and [`reject_with_response`](Self::reject_with_response) change the
+/// policies. See the [module](self::super) for the guide.
 ///
-/// Making a layer or wrapping a service neither connects nor spawns anything. Layers of one name over one backend, in
-/// any process, share their keys; layers of different names have nothing to do with each other.
+/// Creating a layer and wrapping a service neither connects nor spawns. Layers with one name and one backend share their
+/// keys, in all processes. Layers with different names are independent.
 pub struct KeyedLayer<M, K, H = AtResponse, R = AsError> {
-    line: Arc<Line>,
-    key: Arc<K>,
-    choices: Choices,
-    mode: PhantomData<fn(M, H, R)>,
-}
-
-/// Marks a keyed mutex: one request at a time for each key.
-#[derive(Clone, Copy, Debug)]
-pub enum Exclusive {}
-
-/// Marks a keyed concurrency limit: at most so many requests at a time for each key.
-#[derive(Clone, Copy, Debug)]
-pub enum Limited {}
-
-/// What happens to a request that has no key.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum OnMissingKey {
-    /// It passes, and holds nothing.
-    #[default]
-    Pass,
-    /// It is refused with [`ErrorKind::MissingKey`](crate::ErrorKind::MissingKey); as a response that is a 400.
-    Reject,
+    keyspace: Arc<Keyspace>,
+    extractor: Arc<K>,
+    settings: KeyedSettings,
+    policies: PhantomData<fn(M, H, R)>,
 }
 
 // === impl KeyedLayer ===
 
 impl<K> KeyedLayer<Exclusive, K> {
-    /// A mutex for each key that `key` finds, with the defaults of each method below. `name` is the layer's own: the same
-    /// key in a layer of another name is another key.
+    /// Creates a layer with a mutex for each key that `extractor` returns, with the defaults of the methods below. `name`
+    /// is the layer's name: the same key in a layer with another name is another key.
     ///
     /// # Errors
     ///
     /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) if the name is too long.
-    pub fn new(coordinator: &Coordinator, name: impl AsRef<str>, key: K) -> Result<Self, Error> {
-        Self::with_kind(coordinator, Kind::Mutex, name.as_ref(), 1, OnLost::End, key)
+    pub fn new(
+        coordinator: &Coordinator,
+        name: impl AsRef<str>,
+        extractor: K,
+    ) -> Result<Self, Error> {
+        let keyspace = Keyspace::new(coordinator, Kind::Mutex, name.as_ref(), 1)?;
+        Ok(Self::with_keyspace(keyspace, OnLost::End, extractor))
     }
 }
 
 impl<K> KeyedLayer<Limited, K> {
-    /// A limit for each key that `key` finds, with the defaults of each method below. `name` is the layer's own: the same
-    /// key in a layer of another name is another key. A key may bring a limit of its own
-    /// ([`Key::with_limit`](super::Key::with_limit)).
+    /// Creates a layer with a limit for each key that `extractor` returns, with the defaults of the methods below. `name`
+    /// is the layer's name: the same key in a layer with another name is another key. A key may have another limit than
+    /// the layer ([`Key::with_limit`](super::Key::with_limit)).
     ///
     /// # Errors
     ///
-    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) for a limit of 0, one that the backend cannot keep, or a name
-    /// that is too long.
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) for a limit of 0, a limit that the backend does not support, or
+    /// a name that is too long.
     pub fn new(
         coordinator: &Coordinator,
         name: impl AsRef<str>,
         limit: u32,
-        key: K,
+        extractor: K,
     ) -> Result<Self, Error> {
-        coordinator.client().check_limit(limit)?;
-        let on_lost = OnLost::Continue;
-        Self::with_kind(coordinator, Kind::Limit, name.as_ref(), limit, on_lost, key)
+        let keyspace = Keyspace::new(coordinator, Kind::Limit, name.as_ref(), limit)?;
+        Ok(Self::with_keyspace(keyspace, OnLost::Continue, extractor))
     }
 }
 
 impl<M, K, H, R> KeyedLayer<M, K, H, R> {
-    /// How long a request waits before it is refused with [`WaitTimeout`](crate::ErrorKind::WaitTimeout), for all its
-    /// names together. Default: 30 s.
+    /// Sets how long a request waits for all its keys together before it is rejected with
+    /// [`WaitTimeout`](crate::ErrorKind::WaitTimeout). Default: 30 s.
     #[must_use]
     pub fn wait_timeout(mut self, timeout: Duration) -> Self {
-        self.choices.settings.wait_timeout = timeout;
+        self.settings.common.wait_timeout = timeout;
         self
     }
 
-    /// How many may wait in this process for one key; one more is refused at once with
+    /// Sets how many requests of this process may wait for one key. Further requests are rejected at once with
     /// [`TooManyWaiting`](crate::ErrorKind::TooManyWaiting). Default: 1,024.
     #[must_use]
-    pub fn max_waiting(mut self, waiting: usize) -> Self {
-        self.choices.settings.max_waiting = waiting;
+    pub fn max_waiting(mut self, max: usize) -> Self {
+        self.settings.common.max_waiting = max;
         self
     }
 
-    /// How many may wait in this process for any key of this layer; one more is refused at once with
-    /// [`TooManyWaiting`](crate::ErrorKind::TooManyWaiting). Default: 16,384.
+    /// Sets how many requests of this process may wait for all keys of this layer together. Further requests are rejected
+    /// at once with [`TooManyWaiting`](crate::ErrorKind::TooManyWaiting). Default: 16,384.
     ///
-    /// A request waits from the first poll of its future until it has its key, the trip to the backend included. One that
-    /// re-enters does not.
+    /// A request counts from the first poll of its future until it holds its keys, including the round trip to the
+    /// backend. A request that re-enters its key does not count.
     #[must_use]
-    pub fn max_waiting_total(mut self, waiting: usize) -> Self {
-        self.choices.max_waiting_total = waiting;
+    pub fn max_waiting_total(mut self, max: usize) -> Self {
+        self.settings.max_waiting_total = max;
         self
     }
 
-    /// Nobody waits: a request whose key is taken is refused at once with
-    /// [`LimitReached`](crate::ErrorKind::LimitReached).
+    /// Rejects a request at once with [`LimitReached`](crate::ErrorKind::LimitReached) if its key is not free, instead of
+    /// waiting.
     #[must_use]
     pub fn reject_when_full(mut self) -> Self {
-        self.choices.settings.queue = false;
+        self.settings.common.queue = false;
         self
     }
 
-    /// How long one request may hold its key. Default: 10 min.
+    /// Sets how long a request may hold its key. Default: 10 min.
     ///
-    /// Then the key goes back, with a warning in the log, and the request ends with
+    /// After that the key is released, a warning is logged, and the request ends with
     /// [`HeldTooLong`](crate::ErrorKind::HeldTooLong).
     #[must_use]
-    pub fn max_hold(mut self, hold: Duration) -> Self {
-        self.choices.settings.max_hold = hold;
+    pub fn max_hold(mut self, max: Duration) -> Self {
+        self.settings.common.max_hold = max;
         self
     }
 
-    /// What happens when the backend does not answer. Default: [`OnUnavailable::Reject`].
+    /// Sets what happens to requests during an outage of the backend. Default: [`OnUnavailable::Reject`].
     #[must_use]
-    pub fn on_unavailable(mut self, choice: OnUnavailable) -> Self {
-        self.choices.settings.on_unavailable = choice;
+    pub fn on_unavailable(mut self, action: OnUnavailable) -> Self {
+        self.settings.common.on_unavailable = action;
         self
     }
 
-    /// What happens to a request whose key is lost while it runs, or while it waits for more. Default: [`OnLost::End`]
-    /// for the mutex, [`OnLost::Continue`] for the limit.
+    /// Sets what happens to a request that loses its key while it runs, or while it waits for more keys. Default:
+    /// [`OnLost::End`] for the mutex, [`OnLost::Continue`] for the limit.
     #[must_use]
-    pub fn on_lost(mut self, choice: OnLost) -> Self {
-        self.choices.settings.on_lost = choice;
+    pub fn on_lost(mut self, action: OnLost) -> Self {
+        self.settings.common.on_lost = action;
         self
     }
 
-    /// What happens to a request that has no key. Default: [`OnMissingKey::Pass`].
+    /// Sets what happens to a request without a key. Default: [`OnMissingKey::Pass`].
     #[must_use]
-    pub fn on_missing_key(mut self, choice: OnMissingKey) -> Self {
-        self.choices.on_missing_key = choice;
+    pub fn on_missing_key(mut self, action: OnMissingKey) -> Self {
+        self.settings.on_missing_key = action;
         self
     }
 
-    /// `false`: requests go straight to the inner service, while all types stay the same. Default: `true`.
+    /// Enables or disables the layer. If disabled, requests go to the inner service without a permit; the types stay the
+    /// same. Default: `true`.
     #[must_use]
     pub fn enabled(mut self, enabled: bool) -> Self {
-        self.choices.settings.enabled = enabled;
+        self.settings.common.enabled = enabled;
         self
     }
 
-    /// What the `Retry-After` of a refusal says, rounded up to whole seconds. Default: 1 s.
+    /// Sets the `Retry-After` of a rejection, rounded up to whole seconds. Default: 1 s.
     ///
-    /// Seen only with [`reject_with_response`](Self::reject_with_response).
+    /// Used only with [`reject_with_response`](Self::reject_with_response).
     #[must_use]
     pub fn retry_after(mut self, delay: Duration) -> Self {
-        self.choices.settings.retry_after = delay;
+        self.settings.common.retry_after = delay;
         self
     }
 
-    /// The key is held until the response's body has ended, not only until the response is there.
+    /// Holds the key until the response's body has ended, instead of releasing it when the response is ready.
     ///
-    /// Then the slowest reader of a response keeps everybody else from the key: choose it where work on the key goes on
-    /// while the body streams.
+    /// Use it if the work on the key continues while the body streams. A slow reader of the body then delays all other
+    /// requests for the key.
     #[must_use]
     pub fn hold_until_body_end(self) -> KeyedLayer<M, K, UntilBodyEnd, R> {
-        self.with_mode()
+        self.with_policies()
     }
 
-    /// A refusal is an HTTP or gRPC response, and the service keeps the inner service's error type.
+    /// Rejects requests with an HTTP or gRPC response instead of an error. The service keeps the inner service's error
+    /// type, which axum requires.
     ///
-    /// For services from `http::Request` to `http::Response`. See [`AsResponse`] for what the client sees.
+    /// For services from `http::Request` to `http::Response`. [`AsResponse`] lists the responses.
     #[must_use]
     pub fn reject_with_response(self) -> KeyedLayer<M, K, H, AsResponse> {
-        self.with_mode()
+        self.with_policies()
     }
 
-    /// Who holds this key of the layer and who waits for it, over all processes.
+    /// Returns the held and the queued tickets of this key, over all processes.
     ///
     /// # Errors
     ///
-    /// When the backend does not answer or refuses; [`InvalidKey`](crate::ErrorKind::InvalidKey) for a key that is too long
-    /// or not one name.
+    /// As [`Coordinator::inspect`]; [`InvalidKey`](crate::ErrorKind::InvalidKey) for a key that is too long or does not
+    /// have exactly one name.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future changes nothing.
+    /// Dropping the future has no effect.
     pub async fn inspect(&self, key: impl Into<Key>) -> Result<Inspection, Error> {
-        self.line.inspect(&key.into()).await
+        self.keyspace.inspect(&key.into()).await
     }
 
-    /// Takes a ticket that [`inspect`](Self::inspect) has shown out, as
-    /// [`Coordinator::evict`](crate::Coordinator::evict) does. `false` if it was not there.
+    /// Evicts a ticket that [`inspect`](Self::inspect) returned, as [`Coordinator::evict`] does for a semaphore. Returns
+    /// `false` if the ticket did not exist.
     ///
     /// # Errors
     ///
@@ -256,44 +253,29 @@ impl<M, K, H, R> KeyedLayer<M, K, H, R> {
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped before its end, the ticket may be out or not.
+    /// If the future is dropped before it resolves, the ticket may or may not be evicted.
     pub async fn evict(&self, key: impl Into<Key>, ticket: &str) -> Result<bool, Error> {
-        self.line.evict(&key.into(), ticket).await
+        self.keyspace.evict(&key.into(), ticket).await
     }
 
-    fn with_mode<H2, R2>(self) -> KeyedLayer<M, K, H2, R2> {
+    fn with_policies<H2, R2>(self) -> KeyedLayer<M, K, H2, R2> {
         KeyedLayer {
-            line: self.line,
-            key: self.key,
-            choices: self.choices,
-            mode: PhantomData,
+            keyspace: self.keyspace,
+            extractor: self.extractor,
+            settings: self.settings,
+            policies: PhantomData,
         }
     }
 }
 
 impl<M, K> KeyedLayer<M, K> {
-    fn with_kind(
-        coordinator: &Coordinator,
-        kind: Kind,
-        name: &str,
-        limit: u32,
-        on_lost: OnLost,
-        key: K,
-    ) -> Result<Self, Error> {
-        let settings = Settings {
-            on_lost,
-            ..Settings::default()
-        };
-        Ok(Self {
-            line: Arc::new(Line::new(coordinator.client(), kind, name, limit)?),
-            key: Arc::new(key),
-            choices: Choices {
-                settings,
-                max_waiting_total: 16 * 1024,
-                on_missing_key: OnMissingKey::default(),
-            },
-            mode: PhantomData,
-        })
+    fn with_keyspace(keyspace: Keyspace, on_lost: OnLost, extractor: K) -> Self {
+        Self {
+            keyspace: Arc::new(keyspace),
+            extractor: Arc::new(extractor),
+            settings: KeyedSettings::new(on_lost),
+            policies: PhantomData,
+        }
     }
 }
 
@@ -301,17 +283,17 @@ impl<M, S, K, H, R> Layer<S> for KeyedLayer<M, K, H, R> {
     type Service = Keyed<M, S, K, H, R>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        Keyed::new(inner, &self.line, &self.key, self.choices)
+        Keyed::new(inner, &self.keyspace, &self.extractor, self.settings)
     }
 }
 
 impl<M, K, H, R> Clone for KeyedLayer<M, K, H, R> {
     fn clone(&self) -> Self {
         Self {
-            line: Arc::clone(&self.line),
-            key: Arc::clone(&self.key),
-            choices: self.choices,
-            mode: PhantomData,
+            keyspace: Arc::clone(&self.keyspace),
+            extractor: Arc::clone(&self.extractor),
+            settings: self.settings,
+            policies: PhantomData,
         }
     }
 }
@@ -319,8 +301,8 @@ impl<M, K, H, R> Clone for KeyedLayer<M, K, H, R> {
 impl<M, K, H, R> fmt::Debug for KeyedLayer<M, K, H, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("KeyedLayer")
-            .field("line", &self.line)
-            .field("choices", &self.choices)
+            .field("keyspace", &self.keyspace)
+            .field("settings", &self.settings)
             .finish_non_exhaustive()
     }
 }

@@ -1,33 +1,39 @@
-//! One request at a time for each key, or at most so many, counted over every process.
+//! Limits the concurrent requests of each key, to one or to a number, over all processes.
 //!
 //! # Example
 //!
-//! One purchase of a product at a time, over the whole fleet; purchases of different products do not wait for each
-//! other:
+//! One purchase of a product at a time, over the whole fleet. Purchases of different products do not wait for each other.
 //!
 //! ```
-//! use axum::{Router, routing::post};
-//! use tower_permit::layers::keyed::path_segment;
+//! use axum::{Router, body::Body, routing::post};
+//! use http::Request;
+//! use tower_permit::layers::keyed::OnMissingKey;
 //! use tower_permit::{Coordinator, KeyedMutexLayer, Memory};
 //!
-//! # async fn buy() {}
+//! /// The product as the handler parses it: `7`, `07` and `+7` are one key.
+//! fn product(request: &Request<Body>) -> Option<u64> {
+//!     request.uri().path().split('/').nth(2)?.parse().ok()
+//! }
+//!
+//! # async fn buy(_: axum::extract::Path<u64>) {}
 //! # fn main() -> Result<(), tower_permit::Error> {
 //! let permits = Coordinator::new(Memory::new()); // `Redis` for a fleet
+//! let lock = KeyedMutexLayer::new(&permits, "buy", product)?
+//!     .on_missing_key(OnMissingKey::Reject)
+//!     .reject_with_response();
 //!
-//! let app: Router = Router::new()
-//!     .route("/products/{id}/buy", post(buy))
-//!     .layer(KeyedMutexLayer::new(&permits, "buy", path_segment(1))?.reject_with_response());
+//! let app: Router = Router::new().route("/products/{id}/buy", post(buy)).route_layer(lock);
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! A [`KeyedConcurrencyLimitLayer`] lets in more than one: three requests of each tenant, say, or as many as the tenant
-//! has paid for ([`Key::with_limit`]).
+//! A [`KeyedConcurrencyLimitLayer`] admits more than one request: for example three of each tenant, or as many as the
+//! tenant's plan allows ([`Key::with_limit`]).
 //!
 //! # The key
 //!
-//! A [`KeyExtractor`] finds it: [`path_segment`], [`path`], [`header`], [`query`], a tuple of extractors whose keys are
-//! joined, or a closure:
+//! A [`KeyExtractor`] returns it: [`path_segment`], [`path`], [`header`], [`query`], a tuple of extractors with joined keys, or a
+//! closure:
 //!
 //! ```
 //! use http::Request;
@@ -47,71 +53,71 @@
 //! # }
 //! ```
 //!
-//! A key may be several names, as here. They are taken one after the other in an order that all processes agree on, so
-//! requests with overlapping names never wait for each other in a ring; the request goes on when it has all of them, and
-//! what it took is given back if it does not get the rest. At most 64.
+//! A key may have several names, at most 64, as here. They are acquired one after the other in an order that is the same in
+//! all processes, so requests with overlapping names do not deadlock. The request is called when it holds all of them. If
+//! it does not get all, those acquired before are released.
 //!
-//! Two requests for one thing must give one key, byte by byte. What the ready-made extractors do about spellings is said
-//! at each of them; none changes upper or lower case.
+//! Two requests for one thing must have one key, byte by byte. The extractors of this module compare text: they decode it,
+//! as each of them documents, and none changes the case. If the handler parses the text, extract what it parses, as the
+//! example does: with `path_segment(1)`, `/products/07/buy` would bypass the lock of `/products/7/buy`.
 //!
-//! A request without a key passes, or is refused by choice ([`KeyedLayer::on_missing_key`]). Choose to refuse where the
-//! key comes from the client and a request without one would do harm.
+//! A request without a key is admitted without a permit, or rejected with [`OnMissingKey::Reject`]. Reject if the client
+//! chooses the key and a request without one could do damage.
 //!
-//! Within a router that is nested (`axum::Router::nest`) a layer sees the path without the prefix: see [`path_segment`].
+//! In a nested router (`axum::Router::nest`) a layer sees the path without the prefix: see [`path_segment`].
 //!
-//! # When a key is taken, and when it goes back
+//! # When a key is acquired and released
 //!
-//! [`poll_ready`](tower_service::Service::poll_ready) is always ready, for the key is not known before the request is.
-//! The request gets in line at the first poll of its future, and waits there: for at most
-//! [`wait_timeout`](KeyedLayer::wait_timeout), behind at most [`max_waiting`](KeyedLayer::max_waiting) others for the
-//! same key, while at most [`max_waiting_total`](KeyedLayer::max_waiting_total) wait for any; or not at all, with
-//! [`reject_when_full`](KeyedLayer::reject_when_full). Requests for one key are served in the order in which they came,
-//! and one for another key never waits for them.
+//! [`poll_ready`](tower_service::Service::poll_ready) is always ready, since the key is known only with the request. The
+//! request is enqueued at the first poll of its future. It waits there for at most
+//! [`wait_timeout`](KeyedLayer::wait_timeout), together with at most [`max_waiting`](KeyedLayer::max_waiting) requests for
+//! the same key and [`max_waiting_total`](KeyedLayer::max_waiting_total) for all keys. With
+//! [`reject_when_full`](KeyedLayer::reject_when_full) it does not wait. Requests for one key are served in order of
+//! arrival. A request never waits for one with another key.
 //!
-//! Only when it has its key is a clone of the inner service made ready and called: a request that waits holds nothing of
-//! the inner service. That is why it must be [`Clone`].
+//! A clone of the inner service is made ready and called once the request holds its key, so a waiting request does not
+//! occupy the inner service. For that the inner service must be [`Clone`].
 //!
-//! The key goes back when the response is there, so that a slow reader of the response keeps nobody waiting; with
-//! [`hold_until_body_end`](KeyedLayer::hold_until_body_end) when its body has ended. It also goes back when the inner
-//! service fails, when the future is dropped, and in any case after [`max_hold`](KeyedLayer::max_hold).
+//! The key is released when the response is ready, so that a slow reader of the body does not delay other requests; with
+//! [`hold_until_body_end`](KeyedLayer::hold_until_body_end), when the body has ended. It is also released when the inner
+//! service fails, when the future is dropped, and at the latest after [`max_hold`](KeyedLayer::max_hold).
 //!
-//! Nothing is kept for a key that is not in use, so there may be any number of them.
+//! An unused key keeps no state, so there may be any number of keys.
 //!
-//! # The token, and holding beyond the response
+//! # The fencing token, and holding a key beyond the response
 //!
-//! The extensions of an HTTP request have [`HeldKeys`]: with axum, a handler takes `Extension(held): Extension<HeldKeys>`
-//! (see there for an example). From it come
+//! The extensions of an HTTP request contain [`HeldKeys`]: an axum handler extracts `Extension(held): Extension<HeldKeys>`.
+//! It provides
 //!
-//! * the **fencing token** of a mutex, to be written along with whatever the key protects, and compared there
-//!   ([`MutexGuard::token`](crate::MutexGuard::token) tells why);
-//! * a **guard** for work that goes on after the response ([`HeldKey::keep`]).
+//! * the **fencing token** of a mutex, to be written with the data that the key protects, and compared there
+//!   ([`MutexGuard::token`](crate::MutexGuard::token) explains it);
+//! * a **guard** for work that continues after the response ([`HeldKey::upgrade`]).
 //!
-//! And by it an inner layer of the same name knows a key that its own request holds already, and **re-enters**: it shares
-//! the hold instead of waiting for itself. This goes by the extensions of the one request only; two requests are two
-//! holders, always. For requests other than HTTP, [`KeyExtractor::extensions`] says where the extensions are.
+//! An inner layer with the same name finds there a key that its request already holds, and **re-enters** it instead of
+//! waiting for itself. This uses the extensions of that request only: two requests are always two holders. For requests
+//! other than HTTP, [`KeyExtractor::extensions`] returns the extensions.
 //!
 //! # When a key is lost
 //!
-//! A process that is cut off from the backend, or paused, for longer than its lease loses what it holds, and another may
-//! get in. A keyed mutex then ends the request with [`Lost`](crate::ErrorKind::Lost) (as a response: 503): the inner
-//! future is dropped, and a body that is under way ends with an error, never as if it were complete. A keyed limit goes
-//! on. Both by choice: [`on_lost`](KeyedLayer::on_lost). Of several names, the first that is lost counts.
+//! A process that is cut off from the backend, or paused, for longer than its lease loses its permits, and the backend
+//! grants them to other requests. A keyed mutex then ends the request with [`Lost`](crate::ErrorKind::Lost) (as a response:
+//! 503): the inner future is dropped, or the body ends with an error, never as if it were complete. A keyed limit lets the
+//! request finish. [`on_lost`](KeyedLayer::on_lost) changes both. If a request holds several names, the first loss counts.
 //!
 //! # Order of layers
 //!
 //! From the outside in: **trace, key, limit, timeout, retry**, and then the service.
 //!
-//! * **Trace** sees the wait, and the refusals too.
+//! * **Trace** sees the wait and the rejections.
 //! * **The key before the limit**: a request that waits for its key holds no permit of a
-//!   [`DistributedConcurrencyLimit`](crate::DistributedConcurrencyLimit) inside. The other way round a queue for one hot
-//!   key would fill the limit with requests that do nothing, and starve all the others.
-//! * **Timeout** inside bounds the work alone: the wait has its own bound, and a request that was let in late has as much
-//!   time as one that was let in at once. It also bounds how long a key is held.
-//! * **Retry** inside: the key stays held from one attempt to the next, so nobody comes between. If others may come
-//!   between, put it outside everything; then each attempt stands in line anew.
-//! * **Several keyed layers** over one another must come in the same order everywhere; else two requests can wait for
-//!   each other until their `wait_timeout`. Names of one layer that are taken together are in order by themselves.
-//! * **`tower::load_shed`** outside does nothing, since this layer is always ready: use `reject_when_full`, `max_waiting`
+//!   [`DistributedConcurrencyLimit`](crate::DistributedConcurrencyLimit) inside. In the other order, the queue of one hot
+//!   key would fill the limit with idle requests and starve all others.
+//! * **Timeout** inside bounds the work alone, since the wait has its own bound. It also bounds how long a key is held.
+//! * **Retry** inside holds the key from one attempt to the next. If other requests may run between two attempts, place it
+//!   outside: each attempt is then enqueued again.
+//! * **Several keyed layers** must have the same order everywhere. Otherwise two requests can wait for each other until
+//!   their `wait_timeout`. Names of one layer that are acquired together are sorted automatically.
+//! * **`tower::load_shed`** outside has no effect, since this layer is always ready: use `reject_when_full`, `max_waiting`
 //!   and `max_waiting_total`.
 //!
 //! ```
@@ -126,7 +132,7 @@
 //! # let database = tower::service_fn(|_: Request<String>| async { Ok::<_, Infallible>(Response::new(String::new())) });
 //! let permits = Coordinator::new(Memory::new());
 //! let service = ServiceBuilder::new()
-//!     .layer(KeyedMutexLayer::new(&permits, "buy", path_segment(1))?)
+//!     .layer(KeyedMutexLayer::new(&permits, "document", path_segment(1))?)
 //!     .layer(DistributedConcurrencyLimitLayer::new(permits.semaphore("database", 20)?))
 //!     .timeout(Duration::from_secs(5))
 //!     .service(database);
@@ -135,35 +141,45 @@
 //! # }
 //! ```
 //!
+//! # Differences from `tower::limit::ConcurrencyLimit`
+//!
+//! |  | `tower::limit::ConcurrencyLimit` | `KeyedMutex`, `KeyedConcurrencyLimit` |
+//! | --- | --- | --- |
+//! | limits | all requests of the service | the requests of each key |
+//! | counts requests of | this process | all processes with the same backend and name |
+//! | waits | in `poll_ready`, without a bound | in `call`'s future, for `wait_timeout`, or not at all |
+//! | can be lost | never | one lease after the last heartbeat |
+//!
 //! # Differences from a map of local mutexes
 //!
 //! |  | `HashMap<K, Arc<tokio::sync::Mutex<()>>>` | `KeyedMutex` |
 //! | --- | --- | --- |
-//! | excludes | within this process | every process with the same backend and name |
-//! | a key that nobody uses | stays in the map, unless somebody sweeps it | leaves nothing |
-//! | waits | for ever, behind any number | for `wait_timeout`, behind at most `max_waiting`, or not at all |
-//! | takes | nanoseconds | a trip to the backend |
-//! | can be lost | never | after a lease without the backend; then the request ends, and the token tells on it |
-//! | several keys | deadlock, unless all sort them | sorted, all or none |
-//! | the same key again, further in | waits for itself for ever | re-enters by the request's extensions |
-//! | a request that hangs | holds for ever | ends after `max_hold` |
+//! | excludes requests of | this process | all processes with the same backend and name |
+//! | an unused key | stays in the map until it is removed | keeps no state |
+//! | waits | without a bound | for `wait_timeout`, with at most `max_waiting` others, or not at all |
+//! | takes | nanoseconds | a round trip to the backend |
+//! | can be lost | never | one lease after the last heartbeat; the request ends, and its token is outdated |
+//! | several keys | deadlock unless all callers sort them | sorted, all or none |
+//! | the same key in an inner layer | deadlock | re-enters by the request's extensions |
+//! | a request that hangs | holds the key for ever | ends after `max_hold` |
 
+mod acquire_keys;
 mod extract;
 mod future;
-mod held;
+mod held_keys;
 mod key;
+mod keyspace;
 mod layer;
-mod line;
 mod service;
+mod settings;
 
 pub use extract::{Header, Path, PathSegment, Query, header, path, path_segment, query};
 pub use future::ResponseFuture;
-pub use held::{HeldKey, HeldKeys};
+pub use held_keys::{HeldKey, HeldKeys};
 pub use key::{IntoKey, Key, KeyExtractor, KeyFn, key_fn};
-pub use layer::{
-    Exclusive, KeyedConcurrencyLimitLayer, KeyedLayer, KeyedMutexLayer, Limited, OnMissingKey,
-};
-pub use service::{Keyed, KeyedConcurrencyLimit, KeyedMutex};
+pub use layer::{KeyedConcurrencyLimitLayer, KeyedLayer, KeyedMutexLayer};
+pub use service::{Exclusive, Keyed, KeyedConcurrencyLimit, KeyedMutex, Limited};
+pub use settings::OnMissingKey;
 
 #[cfg(test)]
 mod tests {
@@ -174,7 +190,7 @@ mod tests {
     use tower::{Layer, Service, service_fn};
 
     #[tokio::test(start_paused = true)]
-    async fn keys_leave_nothing() {
+    async fn released_keys_leave_no_state() {
         let memory = Memory::new();
         let permits = Coordinator::new(memory.clone());
         let id = key_fn(|id: &u32| *id);
@@ -182,16 +198,16 @@ mod tests {
         let limit = KeyedConcurrencyLimitLayer::new(&permits, "tenant", 3, id).unwrap();
         let inner = service_fn(|_: u32| async { Ok::<_, Infallible>(()) });
         let mut service = mutex.layer(limit.layer(inner));
-        // 50,000 for each of the two.
+        // 50,000 keys for each layer.
         for round in 0..500 {
             let requests = (0..100).map(|at| service.call(100 * round + at));
             futures_util::future::try_join_all(requests).await.unwrap();
             tokio::time::sleep(Duration::from_millis(100)).await;
-            assert_eq!(permits.client().names(), 0, "in round {round}");
+            assert_eq!(permits.names(), 0, "in round {round}");
         }
         tokio::time::sleep(Duration::from_secs(1)).await;
-        assert_eq!(permits.client().names(), 0);
-        // The store forgets a name one lease after its use, by and by, in the course of other calls.
+        assert_eq!(permits.names(), 0);
+        // The store removes a name one lease after its last use, as part of other calls.
         tokio::time::sleep(Duration::from_secs(10)).await;
         for _ in 0..1000 {
             service.call(0).await.unwrap();

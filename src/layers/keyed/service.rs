@@ -1,11 +1,11 @@
+use super::acquire_keys::AcquireKeys;
 use super::future::ResponseFuture;
-use super::held::HeldKeys;
+use super::held_keys::HeldKeys;
 use super::key::KeyExtractor;
-use super::layer::{Exclusive, Limited, OnMissingKey};
-use super::line::{Entry, Line};
-use crate::layers::rejection::{AsError, Refuse};
-use crate::layers::response::{AtResponse, Hold};
-use crate::layers::settings::Settings;
+use super::keyspace::Keyspace;
+use super::settings::{KeyedSettings, OnMissingKey};
+use crate::layers::rejection::{AsError, RejectionPolicy};
+use crate::layers::response::{AtResponse, HoldPolicy};
 use crate::{Error, ErrorKind};
 use std::fmt;
 use std::marker::PhantomData;
@@ -14,85 +14,96 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use tower_service::Service;
 
-/// A service with one request at a time inside for each key. Made by
-/// [`KeyedMutexLayer`](super::KeyedMutexLayer); see the [module](self::super) for the guide.
+/// Middleware that runs one request at a time for each key. Created by [`KeyedMutexLayer`](super::KeyedMutexLayer); see
+/// the [module](self::super) for the guide.
 pub type KeyedMutex<S, K, H = AtResponse, R = AsError> = Keyed<Exclusive, S, K, H, R>;
 
-/// A service with at most so many requests at a time inside for each key. Made by
+/// Middleware that limits the concurrent requests of each key. Created by
 /// [`KeyedConcurrencyLimitLayer`](super::KeyedConcurrencyLimitLayer); see the [module](self::super) for the guide.
 pub type KeyedConcurrencyLimit<S, K, H = AtResponse, R = AsError> = Keyed<Limited, S, K, H, R>;
 
-/// What [`KeyedMutex`] and [`KeyedConcurrencyLimit`] are: the parameters are those of
-/// [`KeyedLayer`](super::KeyedLayer), and the inner service.
+/// The type of [`KeyedMutex`] and [`KeyedConcurrencyLimit`]. `S` is the inner service; the other parameters are those of
+/// [`KeyedLayer`](super::KeyedLayer).
 pub struct Keyed<M, S, K, H = AtResponse, R = AsError> {
     inner: S,
-    line: Arc<Line>,
-    key: Arc<K>,
-    choices: Choices,
-    mode: PhantomData<fn(M, H, R)>,
+    keyspace: Arc<Keyspace>,
+    extractor: Arc<K>,
+    settings: KeyedSettings,
+    policies: PhantomData<fn(M, H, R)>,
 }
 
-/// The choices of one layer, copied into its services.
+/// Marks a keyed mutex: one request at a time for each key.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Choices {
-    pub(super) settings: Settings,
-    pub(super) max_waiting_total: usize,
-    pub(super) on_missing_key: OnMissingKey,
-}
+pub enum Exclusive {}
+
+/// Marks a keyed concurrency limit: at most `limit` concurrent requests for each key.
+#[derive(Clone, Copy, Debug)]
+pub enum Limited {}
 
 // === impl Keyed ===
 
 impl<M, S, K, H, R> Keyed<M, S, K, H, R> {
-    pub(super) fn new(inner: S, line: &Arc<Line>, key: &Arc<K>, choices: Choices) -> Self {
+    pub(super) fn new(
+        inner: S,
+        keyspace: &Arc<Keyspace>,
+        extractor: &Arc<K>,
+        settings: KeyedSettings,
+    ) -> Self {
         Self {
             inner,
-            line: Arc::clone(line),
-            key: Arc::clone(key),
-            choices,
-            mode: PhantomData,
+            keyspace: Arc::clone(keyspace),
+            extractor: Arc::clone(extractor),
+            settings,
+            policies: PhantomData,
         }
     }
 
-    /// The inner service.
+    /// Returns a reference to the inner service.
     pub fn get_ref(&self) -> &S {
         &self.inner
     }
 
-    /// The inner service, to be changed.
+    /// Returns a mutable reference to the inner service.
     pub fn get_mut(&mut self) -> &mut S {
         &mut self.inner
     }
 
-    /// The inner service.
+    /// Returns the inner service.
     pub fn into_inner(self) -> S {
         self.inner
     }
 
-    /// This request's way to its keys. `None` if it has none to take.
-    fn enter<Req>(&self, request: &Req) -> Result<Option<Entry>, Error>
+    /// Returns how this request acquires its keys, or `None` if it needs none.
+    fn acquire_keys<Req>(&self, request: &Req) -> Result<Option<AcquireKeys>, Error>
     where
         K: KeyExtractor<Req>,
     {
-        if !self.choices.settings.enabled {
+        if !self.settings.common.enabled {
             return Ok(None);
         }
-        let name = self.line.name();
-        // Nothing of ours can be left half done by a panic: we only read what comes out.
-        let key = catch_unwind(AssertUnwindSafe(|| self.key.key(request))).map_err(|_| {
+        let name = self.keyspace.name();
+        // A panic leaves no state of this crate half changed: only the returned key is used.
+        let key = catch_unwind(AssertUnwindSafe(|| self.extractor.key(request))).map_err(|_| {
             Error::new(
                 ErrorKind::ExtractorPanicked,
-                format!("the key extractor of the layer {name:?} panicked"),
+                format!(
+                    "the key extractor of the layer {name:?} panicked: return `None` for a request without a key"
+                ),
             )
         })?;
         if let Some(key) = key.filter(|key| !key.is_empty()) {
-            let most = self.choices.max_waiting_total;
-            return self.line.enter(&key, most).map(Some);
+            let wanted = self.keyspace.queues(&key)?;
+            return Ok(Some(AcquireKeys::new(
+                &self.keyspace,
+                wanted,
+                self.settings,
+            )));
         }
-        match self.choices.on_missing_key {
+        match self.settings.on_missing_key {
             OnMissingKey::Pass => Ok(None),
             OnMissingKey::Reject => Err(Error::new(
                 ErrorKind::MissingKey,
-                format!("the request has no key for the layer {name:?}"),
+                format!("the request has no key for the layer {name:?}, which requires one"),
             )),
         }
     }
@@ -102,43 +113,42 @@ impl<M, S, K, H, R, Req> Service<Req> for Keyed<M, S, K, H, R>
 where
     S: Service<Req> + Clone,
     K: KeyExtractor<Req>,
-    H: Hold<S::Response>,
-    R: Refuse<Req, H::Response, S::Error>,
+    H: HoldPolicy<S::Response>,
+    R: RejectionPolicy<Req, H::Response, S::Error>,
 {
     type Response = R::Response;
     type Error = R::Error;
     type Future = ResponseFuture<S, Req, H, R>;
 
-    /// Always ready: which key is wanted is not known before the request, and one that waits for its key must not keep
-    /// back another with a different one. The inner service is made ready in the future, when the key is held.
+    /// Always returns ready: the key is known only with the request, and a request that waits for its key must not delay
+    /// one with another key. The future makes the inner service ready once it holds the key.
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         Poll::Ready(Ok(()))
     }
 
     fn call(&mut self, mut request: Req) -> Self::Future {
         let protocol = R::protocol(&request);
-        let settings = self.choices.settings;
-        let entry = match self.enter(&request) {
-            Ok(entry) => entry,
-            Err(error) => return ResponseFuture::refused(error, settings, protocol),
+        let settings = &self.settings.common;
+        let keys = match self.acquire_keys(&request) {
+            Ok(keys) => keys,
+            Err(error) => return ResponseFuture::rejected(error, settings, protocol),
         };
         if let Some(extensions) = K::extensions(&mut request) {
-            // A handler that takes them finds them, whether or not there is anything to hold.
-            let _ = HeldKeys::of(extensions);
+            // A handler that extracts `HeldKeys` finds it even if the request holds no key.
+            let _ = HeldKeys::get_or_insert(extensions);
         }
         let inner = self.inner.clone();
-        match entry {
-            Some(entry) => {
-                ResponseFuture::waiting(inner, request, K::extensions, entry, settings, protocol)
-            }
-            None => ResponseFuture::passing(inner, request, settings, protocol),
+        match keys {
+            Some(keys) => ResponseFuture::waiting(inner, request, K::extensions, keys, protocol),
+            None => ResponseFuture::running(inner, request, settings, protocol),
         }
     }
 }
 
 impl<M, S: Clone, K, H, R> Clone for Keyed<M, S, K, H, R> {
     fn clone(&self) -> Self {
-        Self::new(self.inner.clone(), &self.line, &self.key, self.choices)
+        let inner = self.inner.clone();
+        Self::new(inner, &self.keyspace, &self.extractor, self.settings)
     }
 }
 
@@ -146,8 +156,8 @@ impl<M, S: fmt::Debug, K, H, R> fmt::Debug for Keyed<M, S, K, H, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Keyed")
             .field("inner", &self.inner)
-            .field("line", &self.line)
-            .field("choices", &self.choices)
+            .field("keyspace", &self.keyspace)
+            .field("settings", &self.settings)
             .finish_non_exhaustive()
     }
 }

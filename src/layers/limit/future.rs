@@ -1,7 +1,7 @@
-use crate::layers::answer;
-use crate::layers::held::Holding;
-use crate::layers::rejection::{Protocol, Refusal, Refuse};
-use crate::layers::response::Hold;
+use crate::layers::held_future::{HeldFuture, respond};
+use crate::layers::held_permits::WatchedPermits;
+use crate::layers::rejection::{Protocol, Rejection, RejectionPolicy};
+use crate::layers::response::HoldPolicy;
 use crate::layers::settings::{OnLost, Settings};
 use crate::semaphore::Acquire;
 use crate::{Error, Permit, Semaphore};
@@ -15,59 +15,54 @@ use std::time::Duration;
 use tower_service::Service;
 
 pin_project! {
-    /// The future of a [`DistributedConcurrencyLimit`](super::DistributedConcurrencyLimit).
+    /// Response future of [`DistributedConcurrencyLimit`](super::DistributedConcurrencyLimit).
     ///
     /// # Cancel safety
     ///
-    /// Dropping it at any time is safe: the place in the queue is given up, or the inner future is dropped and then the
-    /// permit goes back.
+    /// Dropping it at any time is safe. A queued ticket leaves the queue; a running inner future is dropped, and then the
+    /// permit is released.
     #[must_use = "futures do nothing unless you `.await` or poll them"]
     pub struct ResponseFuture<S, Req, H, R>
     where
         S: Service<Req>,
     {
-        // First, so that an inner future is dropped before the permit goes back.
         #[pin]
         state: State<S, Req, S::Future>,
-        // Empty until the permit is there, and if none is needed.
-        holding: Holding,
         on_lost: OnLost,
         retry_after: Duration,
         protocol: Protocol,
-        mode: PhantomData<fn() -> (H, R)>,
+        policies: PhantomData<fn() -> (H, R)>,
     }
 }
 
 pin_project! {
     #[project = StateProj]
     enum State<S, Req, F> {
-        // No permit yet; → `Running`, or the end with a refusal. `None` when it is on its way to that. In a box: the request
-        // is large, and seldom waits here.
+        // No permit yet. → `Running`, or the end with a rejection. Boxed, since the request may be large and rarely waits
+        // here. `None` only on the way to `Running`.
         Waiting { waiting: Option<Box<Waiting<S, Req>>> },
-        // The permit is held, or none is needed.
-        Running { #[pin] future: F },
-        Refused { error: Error },
+        // With its permit, or without if none is needed.
+        Running { #[pin] future: HeldFuture<F> },
+        Rejected { error: Error },
         Done,
     }
 }
 
 struct Waiting<S, Req> {
-    /// The service that was made ready, if any was.
+    /// The service that `poll_ready` was called on, if it was.
     inner: S,
     request: Req,
     semaphore: Semaphore,
     /// `None` until the inner service is ready.
-    wait: Option<Pin<Box<Acquire>>>,
+    acquire: Option<Pin<Box<Acquire>>>,
     settings: Settings,
 }
 
-/// What a request met on its way in.
-enum Entry<E> {
-    /// `None`: it may pass without a permit.
-    Admitted(Option<Permit>),
-    Refused(Error),
-    /// The inner service did.
-    Failed(E),
+/// Why a request ends before its inner service is called.
+enum WaitError<E> {
+    Rejected(Error),
+    /// The inner service's `poll_ready` failed.
+    Inner(E),
 }
 
 // === impl ResponseFuture ===
@@ -80,7 +75,7 @@ where
         inner: S,
         request: Req,
         semaphore: Semaphore,
-        wait: Option<Pin<Box<Acquire>>>,
+        acquire: Option<Pin<Box<Acquire>>>,
         settings: &Settings,
         protocol: Protocol,
     ) -> Self {
@@ -88,10 +83,10 @@ where
             inner,
             request,
             semaphore,
-            wait,
+            acquire,
             settings: *settings,
         }));
-        Self::new(State::Waiting { waiting }, None, settings, protocol)
+        Self::new(State::Waiting { waiting }, settings, protocol)
     }
 
     #[inline]
@@ -101,27 +96,22 @@ where
         settings: &Settings,
         protocol: Protocol,
     ) -> Self {
-        Self::new(State::Running { future }, permit, settings, protocol)
+        let state = State::running(future, permit, settings.on_lost);
+        Self::new(state, settings, protocol)
     }
 
-    pub(super) fn refused(error: Error, settings: &Settings, protocol: Protocol) -> Self {
-        Self::new(State::Refused { error }, None, settings, protocol)
+    pub(super) fn rejected(error: Error, settings: &Settings, protocol: Protocol) -> Self {
+        Self::new(State::Rejected { error }, settings, protocol)
     }
 
     #[inline]
-    fn new(
-        state: State<S, Req, S::Future>,
-        permit: Option<Permit>,
-        settings: &Settings,
-        protocol: Protocol,
-    ) -> Self {
+    fn new(state: State<S, Req, S::Future>, settings: &Settings, protocol: Protocol) -> Self {
         Self {
             state,
-            holding: Holding::new(permit.into()),
             on_lost: settings.on_lost,
             retry_after: settings.retry_after,
             protocol,
-            mode: PhantomData,
+            policies: PhantomData,
         }
     }
 }
@@ -129,8 +119,8 @@ where
 impl<S, Req, H, R> Future for ResponseFuture<S, Req, H, R>
 where
     S: Service<Req>,
-    H: Hold<S::Response>,
-    R: Refuse<Req, H::Response, S::Error>,
+    H: HoldPolicy<S::Response>,
+    R: RejectionPolicy<Req, H::Response, S::Error>,
 {
     type Output = Result<R::Response, R::Error>;
 
@@ -138,9 +128,9 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         loop {
-            let refused = match this.state.as_mut().project() {
-                StateProj::Waiting { waiting } => match ready!(poll_entry(waiting, cx)) {
-                    Entry::Admitted(permit) => {
+            let error = match this.state.as_mut().project() {
+                StateProj::Waiting { waiting } => match ready!(poll_permit(waiting, cx)) {
+                    Ok(permit) => {
                         // → Running, which the next turn polls.
                         if let Some(waiting) = waiting.take() {
                             let Waiting {
@@ -149,37 +139,35 @@ where
                                 ..
                             } = *waiting;
                             if let Some(permit) = &permit {
-                                R::mark(&mut request, permit);
+                                R::expose_permit(&mut request, permit);
                             }
                             let future = inner.call(request);
-                            *this.holding = Holding::new(permit.into());
-                            this.state.set(State::Running { future });
+                            let running = State::running(future, permit, *this.on_lost);
+                            this.state.set(running);
                         }
                         continue;
                     }
-                    Entry::Refused(error) => error,
-                    Entry::Failed(error) => {
+                    Err(WaitError::Rejected(error)) => error,
+                    Err(WaitError::Inner(error)) => {
                         this.state.set(State::Done);
-                        return Poll::Ready(Err(R::pass_error(error)));
+                        return Poll::Ready(Err(R::map_error(error)));
                     }
                 },
-                StateProj::Running { future } => {
-                    // The inner future first: an answer that is there is worth more than the news that its permit is not.
-                    if let Poll::Ready(result) = future.poll(cx) {
+                StateProj::Running { future } => match ready!(future.poll(cx)) {
+                    Ok((result, permit)) => {
                         this.state.set(State::Done);
-                        let held = this.holding.take();
-                        return Poll::Ready(answer::<_, _, _, H, R>(result, held, *this.on_lost));
+                        return Poll::Ready(respond::<_, _, _, H, R>(result, permit));
                     }
-                    ready!(this.holding.poll_lost(*this.on_lost, cx))
-                }
-                StateProj::Refused { error } => error.clone(),
+                    Err(lost) => lost,
+                },
+                StateProj::Rejected { error } => error.clone(),
                 // Polled after its end.
                 StateProj::Done => return Poll::Pending,
             };
+            // After a loss this drops the inner future and releases the permit.
             this.state.set(State::Done);
-            drop(this.holding.take());
-            return Poll::Ready(R::refuse(Refusal {
-                error: refused,
+            return Poll::Ready(R::reject(Rejection {
+                error,
                 protocol: *this.protocol,
                 retry_after: *this.retry_after,
             }));
@@ -195,7 +183,7 @@ where
         let state = match self.state {
             State::Waiting { .. } => "waiting",
             State::Running { .. } => "running",
-            State::Refused { .. } => "refused",
+            State::Rejected { .. } => "rejected",
             State::Done => "done",
         };
         f.debug_struct("ResponseFuture")
@@ -204,11 +192,23 @@ where
     }
 }
 
-/// As in `poll_ready`, the inner service first: no permit, nor a place in the queue, while it is not ready.
-fn poll_entry<S, Req>(
+// === impl State ===
+
+impl<S, Req, F> State<S, Req, F> {
+    #[inline]
+    fn running(future: F, permit: Option<Permit>, on_lost: OnLost) -> Self {
+        let permits = WatchedPermits::new(permit.into());
+        let future = HeldFuture::new(future, permits, on_lost);
+        Self::Running { future }
+    }
+}
+
+/// Waits for the inner service and then for a permit, as `poll_ready` does: while the inner service is not ready, no
+/// permit is held and no ticket is queued. Resolves to `None` if no permit is needed.
+fn poll_permit<S, Req>(
     waiting: &mut Option<Box<Waiting<S, Req>>>,
     cx: &mut Context<'_>,
-) -> Poll<Entry<S::Error>>
+) -> Poll<Result<Option<Permit>, WaitError<S::Error>>>
 where
     S: Service<Req>,
 {
@@ -218,28 +218,29 @@ where
     let Waiting {
         inner,
         semaphore,
-        wait,
+        acquire,
         settings,
         ..
     } = &mut **waiting;
     match inner.poll_ready(cx) {
         Poll::Ready(Ok(())) => {}
-        Poll::Ready(Err(error)) => return Poll::Ready(Entry::Failed(error)),
+        Poll::Ready(Err(error)) => return Poll::Ready(Err(WaitError::Inner(error))),
         Poll::Pending => {
-            *wait = None;
+            *acquire = None;
             return Poll::Pending;
         }
     }
     loop {
-        let acquire = wait.get_or_insert_with(|| Box::pin(semaphore.start(settings.request())));
-        let outcome = ready!(acquire.as_mut().poll(cx));
-        *wait = None;
+        let wait =
+            acquire.get_or_insert_with(|| Box::pin(semaphore.acquire_with(&settings.request())));
+        let outcome = ready!(wait.as_mut().poll(cx));
+        *acquire = None;
         return Poll::Ready(match outcome {
-            Ok(permit) if permit.claim() => Entry::Admitted(Some(permit)),
-            // Granted so long ago that it went back before anybody polled: from the end of the queue again.
-            Ok(_gone_back) => continue,
-            Err(error) if settings.allows(&error) => Entry::Admitted(None),
-            Err(error) => Entry::Refused(error),
+            Ok(permit) if permit.claim() => Ok(Some(permit)),
+            // Granted so long ago that it was released before this was polled: enqueue again.
+            Ok(_released) => continue,
+            Err(error) if settings.allows(&error) => Ok(None),
+            Err(error) => Err(WaitError::Rejected(error)),
         });
     }
 }

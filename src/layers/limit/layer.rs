@@ -1,21 +1,22 @@
-use super::DistributedConcurrencyLimit;
+use super::service::DistributedConcurrencyLimit;
 use crate::Semaphore;
-use crate::layers::rejection::{AsError, AsHttpError, AsResponse};
+use crate::layers::rejection::{AsError, AsErrorWithHandle, AsResponse};
 use crate::layers::response::{AtResponse, UntilBodyEnd};
-use crate::layers::settings::{LEAST_RESERVATION, OnLost, OnUnavailable, Settings};
+use crate::layers::settings::{MIN_RESERVATION_TTL, OnLost, OnUnavailable, Settings};
 use std::fmt;
 use std::marker::PhantomData;
 use std::time::Duration;
 use tower_layer::Layer;
 
-/// Wraps services so that each request holds a permit of one [`Semaphore`].
+/// Applies a distributed concurrency limit to a service: each request holds a permit of one [`Semaphore`].
 ///
-/// `H` says how long it holds, `R` how a refusal looks; both have methods that change them. See the
-/// [module](self::super) for the guide.
+/// `H` is the [`HoldPolicy`](crate::layers::HoldPolicy), `R` the [`RejectionPolicy`](crate::layers::RejectionPolicy).
+/// [`release_at_response`](Self::release_at_response), [`reject_with_response`](Self::reject_with_response) and
+/// [`expose_permit`](Self::expose_permit) change them. See the [module](self::super) for the guide.
 ///
-/// Making a layer or wrapping a service neither connects nor spawns anything, and every service that comes of this
-/// layer, its clones, or another layer over the same semaphore counts against the one limit. What is set here, or left
-/// at its default, holds for the layer's requests in place of the semaphore's own `max_waiting` and `max_hold`.
+/// Creating a layer and wrapping a service neither connects nor spawns. All services of this layer, its clones and other
+/// layers over the same semaphore share one limit. The layer's `max_waiting` and `max_hold` replace those of the
+/// semaphore.
 ///
 /// ```
 /// use std::time::Duration;
@@ -33,24 +34,24 @@ use tower_layer::Layer;
 pub struct DistributedConcurrencyLimitLayer<H = UntilBodyEnd, R = AsError> {
     semaphore: Semaphore,
     settings: Settings,
-    mode: PhantomData<fn() -> (H, R)>,
+    policies: PhantomData<fn() -> (H, R)>,
 }
 
 // === impl DistributedConcurrencyLimitLayer ===
 
 impl DistributedConcurrencyLimitLayer {
-    /// A layer over this semaphore, with the defaults of each method below.
+    /// Creates a layer over this semaphore, with the defaults of the methods below.
     pub fn new(semaphore: Semaphore) -> Self {
         Self {
             semaphore,
             settings: Settings::default(),
-            mode: PhantomData,
+            policies: PhantomData,
         }
     }
 }
 
 impl<H, R> DistributedConcurrencyLimitLayer<H, R> {
-    /// How long a request waits for its permit before it is refused with
+    /// Sets how long a request waits for its permit before it is rejected with
     /// [`WaitTimeout`](crate::ErrorKind::WaitTimeout). Default: 30 s.
     #[must_use]
     pub fn wait_timeout(mut self, timeout: Duration) -> Self {
@@ -58,107 +59,108 @@ impl<H, R> DistributedConcurrencyLimitLayer<H, R> {
         self
     }
 
-    /// How many may wait in this process for this name; one more is refused at once with
+    /// Sets how many requests of this process may wait for this name. Further requests are rejected at once with
     /// [`TooManyWaiting`](crate::ErrorKind::TooManyWaiting). Default: 1,024.
     #[must_use]
-    pub fn max_waiting(mut self, waiting: usize) -> Self {
-        self.settings.max_waiting = waiting;
+    pub fn max_waiting(mut self, max: usize) -> Self {
+        self.settings.max_waiting = max;
         self
     }
 
-    /// Nobody waits: a request that finds no room is refused at once with
-    /// [`LimitReached`](crate::ErrorKind::LimitReached).
+    /// Rejects a request at once with [`LimitReached`](crate::ErrorKind::LimitReached) if no permit is free, instead of
+    /// waiting.
     ///
-    /// `poll_ready` is then the inner service's only, and the one try is made in `call`'s future. This, and not
-    /// `tower::load_shed`, is how to shed load with a limit whose state is on another machine.
+    /// `poll_ready` then only polls the inner service, and `call`'s future tries to acquire once. Use this instead of
+    /// `tower::load_shed`: a permit of another process is never ready at the first poll.
     #[must_use]
     pub fn reject_when_full(mut self) -> Self {
         self.settings.queue = false;
         self
     }
 
-    /// How long what `poll_ready` obtained, a permit or a refusal, waits for `call`. Default: 1 s; at least 10 ms.
+    /// Sets how long a permit or a rejection that `poll_ready` obtained stays reserved for `call`. Default: 1 s; at least
+    /// 10 ms.
     ///
-    /// A permit that was not used by then goes back; the `call` that comes later takes another one in its future.
+    /// After that the permit is released. A later `call` acquires another one in its future.
     #[must_use]
     pub fn reservation_ttl(mut self, ttl: Duration) -> Self {
-        self.settings.reservation_ttl = ttl.max(LEAST_RESERVATION);
+        self.settings.reservation_ttl = ttl.max(MIN_RESERVATION_TTL);
         self
     }
 
-    /// How long one request may hold its permit. Default: 10 min.
+    /// Sets how long a request may hold its permit. Default: 10 min.
     ///
-    /// Then the permit goes back, with a warning in the log, and the request ends with
+    /// After that the permit is released, a warning is logged, and the request ends with
     /// [`HeldTooLong`](crate::ErrorKind::HeldTooLong): its future if it still runs, else the response's body.
     #[must_use]
-    pub fn max_hold(mut self, hold: Duration) -> Self {
-        self.settings.max_hold = hold;
+    pub fn max_hold(mut self, max: Duration) -> Self {
+        self.settings.max_hold = max;
         self
     }
 
-    /// What happens when the backend does not answer. Default: [`OnUnavailable::Reject`].
+    /// Sets what happens to requests during an outage of the backend. Default: [`OnUnavailable::Reject`].
     #[must_use]
-    pub fn on_unavailable(mut self, choice: OnUnavailable) -> Self {
-        self.settings.on_unavailable = choice;
+    pub fn on_unavailable(mut self, action: OnUnavailable) -> Self {
+        self.settings.on_unavailable = action;
         self
     }
 
-    /// What happens to a request whose permit is lost while it runs. Default: [`OnLost::Continue`].
+    /// Sets what happens to a running request that loses its permit. Default: [`OnLost::Continue`].
     #[must_use]
-    pub fn on_lost(mut self, choice: OnLost) -> Self {
-        self.settings.on_lost = choice;
+    pub fn on_lost(mut self, action: OnLost) -> Self {
+        self.settings.on_lost = action;
         self
     }
 
-    /// `false`: requests go straight to the inner service, while all types stay the same. Default: `true`.
+    /// Enables or disables the layer. If disabled, requests go to the inner service without a permit; the types stay the
+    /// same. Default: `true`.
     #[must_use]
     pub fn enabled(mut self, enabled: bool) -> Self {
         self.settings.enabled = enabled;
         self
     }
 
-    /// What the `Retry-After` of a refusal says, rounded up to whole seconds. Default: 1 s.
+    /// Sets the `Retry-After` of a rejection, rounded up to whole seconds. Default: 1 s.
     ///
-    /// Seen only with [`reject_with_response`](Self::reject_with_response).
+    /// Used only with [`reject_with_response`](Self::reject_with_response).
     #[must_use]
     pub fn retry_after(mut self, delay: Duration) -> Self {
         self.settings.retry_after = delay;
         self
     }
 
-    /// The permit goes back when the response is ready, not at the end of its body.
+    /// Releases the permit when the response is ready, instead of at the end of its body.
     ///
-    /// For responses without a body, and for services where only the time until the answer counts.
+    /// For response types without a body, and for services where only the time until the response counts.
     #[must_use]
     pub fn release_at_response(self) -> DistributedConcurrencyLimitLayer<AtResponse, R> {
-        self.with_mode()
+        self.with_policies()
     }
 
-    /// A refusal is an HTTP or gRPC response, and the service keeps the inner service's error type.
+    /// Rejects requests with an HTTP or gRPC response instead of an error. The service keeps the inner service's error
+    /// type, which axum requires.
     ///
-    /// For services from `http::Request` to `http::Response`. See [`AsResponse`] for what the client sees. The
-    /// request's extensions also get a [`PermitHandle`](crate::PermitHandle), which can keep the permit beyond the
-    /// response, for upgrades and background work.
+    /// For services from `http::Request` to `http::Response`. [`AsResponse`] lists the responses. The request's
+    /// extensions also get a [`PermitHandle`](crate::PermitHandle), as with [`expose_permit`](Self::expose_permit).
     #[must_use]
     pub fn reject_with_response(self) -> DistributedConcurrencyLimitLayer<H, AsResponse> {
-        self.with_mode()
+        self.with_policies()
     }
 
-    /// The request's extensions get a [`PermitHandle`](crate::PermitHandle), which can keep the permit beyond the
-    /// response, for upgrades and background work. Refusals stay errors.
+    /// Adds a [`PermitHandle`](crate::PermitHandle) to the request's extensions. It can hold the permit beyond the
+    /// response, for upgraded connections and background work. Requests are still rejected with an error.
     ///
-    /// For services that take `http::Request`. With [`reject_with_response`](Self::reject_with_response) it is there
-    /// anyway.
+    /// For services that take `http::Request`. [`reject_with_response`](Self::reject_with_response) includes it.
     #[must_use]
-    pub fn expose_permit(self) -> DistributedConcurrencyLimitLayer<H, AsHttpError> {
-        self.with_mode()
+    pub fn expose_permit(self) -> DistributedConcurrencyLimitLayer<H, AsErrorWithHandle> {
+        self.with_policies()
     }
 
-    fn with_mode<H2, R2>(self) -> DistributedConcurrencyLimitLayer<H2, R2> {
+    fn with_policies<H2, R2>(self) -> DistributedConcurrencyLimitLayer<H2, R2> {
         DistributedConcurrencyLimitLayer {
             semaphore: self.semaphore,
             settings: self.settings,
-            mode: PhantomData,
+            policies: PhantomData,
         }
     }
 }
@@ -176,7 +178,7 @@ impl<H, R> Clone for DistributedConcurrencyLimitLayer<H, R> {
         Self {
             semaphore: self.semaphore.clone(),
             settings: self.settings,
-            mode: PhantomData,
+            policies: PhantomData,
         }
     }
 }

@@ -1,8 +1,8 @@
-//! At most so many requests at a time, counted over every process that uses the same [`Semaphore`](crate::Semaphore).
+//! Limits the concurrent requests to a service, over all processes that use the same [`Semaphore`](crate::Semaphore).
 //!
 //! # Example
 //!
-//! A client of a slow model: at most 20 requests at a time over the whole fleet, and each counts until its stream ends.
+//! A client of a slow model: at most 20 concurrent requests of the whole fleet. Each counts until its stream ends.
 //!
 //! ```
 //! use std::convert::Infallible;
@@ -25,12 +25,12 @@
 //! let mut llm = ServiceBuilder::new().layer(limit).service(client);
 //!
 //! let response = llm.ready().await?.call(Request::new(())).await?;
-//! drop(response); // here the permit goes back, had the body not been read to its end before
+//! drop(response); // releases the permit, if the body has not been read to its end
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! A server answers a refusal itself, so that its error type stays what it was:
+//! A server rejects requests with a response, so that the service keeps its error type:
 //!
 //! ```
 //! use axum::{Router, routing::get};
@@ -45,23 +45,23 @@
 //! # }
 //! ```
 //!
-//! # When a permit is taken, and when it goes back
+//! # When a permit is acquired and released
 //!
-//! [`poll_ready`](tower_service::Service::poll_ready) asks the inner service first and then joins the queue; when it is
-//! ready, a permit is reserved for the next `call`. While the inner service is not ready, no permit is held and no place
-//! in the queue is kept.
+//! [`poll_ready`](tower_service::Service::poll_ready) polls the inner service first and then enqueues a ticket. When the
+//! permit is granted, it is reserved for the next `call`. While the inner service is not ready, no permit is held and no
+//! ticket is queued.
 //!
-//! A reservation is good for [`reservation_ttl`](DistributedConcurrencyLimitLayer::reservation_ttl), a second by
-//! default, so that a service that is made ready and then forgotten takes nothing from the others. What was ready stays
-//! ready all the same: a `call` that comes later, or without any `poll_ready`, takes its permit inside its future. That
-//! is why the inner service must be [`Clone`]. A clone of the service starts without a reservation.
+//! A reservation lasts for [`reservation_ttl`](DistributedConcurrencyLimitLayer::reservation_ttl) (default: 1 s), so that a
+//! service that is ready but never called does not hold a permit. It stays ready after that: a `call` that comes later, or
+//! without `poll_ready`, acquires its permit in its future. For that the inner service must be [`Clone`]. A clone of the
+//! service starts without a reservation.
 //!
-//! The permit is held until the response's body ends: its last frame, its trailers, an error, or its drop. With
-//! [`release_at_response`](DistributedConcurrencyLimitLayer::release_at_response) it goes back when the response is
-//! there. It also goes back when the inner service fails, when the response future is dropped, and in any case after
+//! The permit is held until the response's body ends: with its last frame, its trailers, an error, or its drop. With
+//! [`release_at_response`](DistributedConcurrencyLimitLayer::release_at_response) it is released when the response is
+//! ready. It is also released when the inner service fails, when the response future is dropped, and at the latest after
 //! [`max_hold`](DistributedConcurrencyLimitLayer::max_hold), which ends the request with an error.
 //!
-//! A response that has no body to carry the permit does not compile, until `release_at_response` is said:
+//! A response type without a body that could hold the permit compiles only with `release_at_response`:
 //!
 //! ```compile_fail,E0277
 //! use std::convert::Infallible;
@@ -72,7 +72,7 @@
 //!
 //! let semaphore = Coordinator::new(Memory::new()).semaphore("numbers", 4).unwrap();
 //! let numbers = service_fn(|()| async { Ok::<u32, Infallible>(7) });
-//! is_service(DistributedConcurrencyLimit::new(numbers, semaphore)); // `u32` cannot carry a permit
+//! is_service(DistributedConcurrencyLimit::new(numbers, semaphore)); // `u32` cannot hold a permit
 //! ```
 //!
 //! ```
@@ -85,43 +85,45 @@
 //! is_service(DistributedConcurrencyLimitLayer::new(semaphore).release_at_response().layer(numbers));
 //! ```
 //!
-//! The compiler is clearest where a `Service` is asked for by name; `tower::ServiceBuilder::check_service` does that.
+//! The compiler's message is clearest if the code requires a `Service` explicitly, as
+//! `tower::ServiceBuilder::check_service` does.
 //!
-//! # When there is no room
+//! # When no permit is free
 //!
-//! A request waits its turn, for at most [`wait_timeout`](DistributedConcurrencyLimitLayer::wait_timeout) and behind at
-//! most [`max_waiting`](DistributedConcurrencyLimitLayer::max_waiting) others of this process; or it is refused at once,
-//! with [`reject_when_full`](DistributedConcurrencyLimitLayer::reject_when_full). Either way the refusal comes out of
-//! `call`'s future, and the inner service is not called. `poll_ready` reports the inner service's errors only: one error
-//! there would end a `tower::buffer::Buffer` for good.
+//! A request waits for at most [`wait_timeout`](DistributedConcurrencyLimitLayer::wait_timeout), together with at most
+//! [`max_waiting`](DistributedConcurrencyLimitLayer::max_waiting) requests of this process. With
+//! [`reject_when_full`](DistributedConcurrencyLimitLayer::reject_when_full) it is rejected at once instead. A rejection is
+//! returned by `call`'s future, and the inner service is not called. `poll_ready` returns only errors of the inner
+//! service, since a single error of `poll_ready` ends a `tower::buffer::Buffer` permanently.
 //!
 //! # Order of layers
 //!
-//! * **Retry** outside: each attempt takes a permit of its own, and none is held during the pause between two.
-//! * **Timeout** inside bounds the request. Outside it bounds a wait inside the future too, but not the one in
-//!   `poll_ready`, since its clock starts at `call`: `wait_timeout` bounds both.
-//! * **`tower::load_shed`** outside refuses whatever is not ready at the first look, and a permit from another machine
-//!   never is: it would shed everything. Use `reject_when_full` instead.
-//! * **Buffer** outside is sound; it takes permits one by one.
+//! * **Retry** outside: each attempt acquires its own permit, and none is held during the pause between two attempts.
+//! * **Timeout** inside bounds the request. Outside it also bounds a wait in `call`'s future, but not one in `poll_ready`,
+//!   since its clock starts at `call`. `wait_timeout` bounds both.
+//! * **`tower::load_shed`** outside sheds every request, since it rejects what is not ready at the first poll, and a permit
+//!   of another process never is. Use `reject_when_full` instead.
+//! * **Buffer** outside works. It acquires one permit after the other.
 //!
 //! More in the [guide](crate::guide::layer_order).
 //!
-//! # Differences from `tower::limit`
+//! # Differences from `tower::limit::ConcurrencyLimit`
 //!
 //! |  | `tower::limit::ConcurrencyLimit` | `DistributedConcurrencyLimit` |
 //! | --- | --- | --- |
-//! | counts | this process | every process with the same backend and name |
-//! | two layers of one name | two limits, unless they share a semaphore | one limit |
-//! | the permit goes back | when the response is ready | when its body has ended, or by choice when it is ready |
-//! | waits | for ever | for `wait_timeout`, behind at most `max_waiting`, or not at all |
-//! | ready, but never called | holds its place for ever | gives it back after `reservation_ttl` |
-//! | `call` without `poll_ready` | panics | takes its permit inside the future |
-//! | a request that hangs | holds its place for ever | ends after `max_hold` |
-//! | a process that dies | takes its own count with it | holds its permits for one more lease |
-//! | fails | never | as [`AsError`](super::AsError) or [`AsResponse`](super::AsResponse) says |
+//! | counts requests of | this process | all processes with the same backend and name |
+//! | two layers with one name | two limits, unless they share a semaphore | one limit |
+//! | releases the permit | when the response is ready | at the end of its body, or when the response is ready |
+//! | waits | without a bound | for `wait_timeout`, with at most `max_waiting` others, or not at all |
+//! | ready but never called | holds its permit for ever | releases it after `reservation_ttl` |
+//! | `call` without `poll_ready` | panics | acquires its permit in the future |
+//! | a request that hangs | holds its permit for ever | ends after `max_hold` |
+//! | a process that crashes | its count ends with it | its permits stay taken until its lease expires |
+//! | errors of its own | none | as [`AsError`](super::AsError) or [`AsResponse`](super::AsResponse) |
 
 mod future;
 mod layer;
+mod reservation;
 mod service;
 
 pub use future::ResponseFuture;

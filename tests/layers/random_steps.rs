@@ -1,4 +1,4 @@
-//! Services used in any order: poll, call, clone, drop, wait.
+//! Random sequences of poll, call, clone, drop and wait.
 
 use crate::support::*;
 use proptest::prelude::*;
@@ -89,20 +89,20 @@ fn run(steps: Vec<Step>, queue: bool) {
             }
         }
 
-        // Everybody who is still on the way ends,
+        // All pending requests end.
         control.busy(false);
         for future in futures {
             let end = tokio::time::timeout(Duration::from_secs(60), future).await;
             drop(end.expect("a request that never ends"));
         }
-        // nobody was inside beyond the limit, and all of it is free once the services are gone.
+        // The limit was kept, and all permits are free once the services are dropped.
         assert!(witness.peak() <= LIMIT, "{} inside", witness.peak());
         assert_eq!(witness.inside(), 0);
         drop(services);
         for _ in 0..2 {
             let all = (semaphore.acquire(), semaphore.acquire());
             let all = tokio::time::timeout(millis(5), futures_util::future::join(all.0, all.1));
-            let (one, two) = all.await.expect("a permit that never came back");
+            let (one, two) = all.await.expect("a permit was never released");
             drop((one.unwrap(), two.unwrap()));
         }
     });
@@ -112,7 +112,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_limit_holds_and_comes_back(
+    fn the_limit_is_kept_and_restored(
         steps in prop::collection::vec(step(), 0..120),
         queue in prop::bool::weighted(0.8),
     ) {

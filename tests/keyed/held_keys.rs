@@ -1,4 +1,4 @@
-//! What a request knows of what it holds, and an inner layer makes of it.
+//! `HeldKeys`, and re-entry by an inner layer.
 
 use crate::shop::*;
 use crate::support::{Boom, Strict, kind, millis, secs, settle};
@@ -11,11 +11,11 @@ use tower::{Layer, ServiceBuilder, ServiceExt};
 use tower_permit::layers::keyed::{key_fn, path, path_segment};
 use tower_permit::{ErrorKind, HeldKeys, Key, KeyedConcurrencyLimitLayer, KeyedMutexLayer};
 
-/// What a service noted of its last request.
+/// What a service recorded of its last request.
 #[derive(Clone, Debug, Default)]
 struct Noted {
     held: Arc<Mutex<HeldKeys>>,
-    /// How many permits that are.
+    /// The number of different permits.
     permits: Arc<Mutex<usize>>,
 }
 
@@ -35,7 +35,7 @@ impl Noted {
         Strict::new(move |request: Request<()>| {
             let held = request.extensions().get::<HeldKeys>().cloned();
             let held = held.unwrap_or_default();
-            let tickets = held.iter().map(|held| held.keep().unwrap().ticket());
+            let tickets = held.iter().map(|held| held.upgrade().unwrap().ticket());
             *noted.permits.lock().unwrap() = tickets.collect::<HashSet<_>>().len();
             *noted.held.lock().unwrap() = held;
             ready(Ok(Response::new(())))
@@ -44,7 +44,7 @@ impl Noted {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_layer_adds_its_own() {
+async fn each_layer_adds_its_keys() {
     let permits = permits();
     let noted = Noted::default();
     let products = |_: &Request<()>| Key::all(["7", "8"]);
@@ -74,21 +74,21 @@ async fn each_layer_adds_its_own() {
     assert_eq!(held.get("buy", 7).unwrap().token(), Some(token));
     assert!(held.get("buy", 8).unwrap().token().is_some());
     assert!(held.get("buy", 9).is_none() && held.get("sell", 7).is_none());
-    // It holds nothing itself.
-    assert!(held.iter().all(|held| held.keep().is_none()));
+    // `HeldKeys` does not hold the permits.
+    assert!(held.iter().all(|held| held.upgrade().is_none()));
 
     service.oneshot(buy("7")).await.unwrap();
     assert!(noted.held().token("buy").unwrap() > token);
 }
 
 #[tokio::test(start_paused = true)]
-async fn background_work_keeps_the_key() {
+async fn background_work_holds_the_key() {
     let permits = permits();
     let kept = Arc::new(Mutex::new(None));
     let keep = kept.clone();
     let service = mutex(&permits).layer(Strict::new(move |request: Request<()>| {
         let held = request.extensions().get::<HeldKeys>().unwrap();
-        *keep.lock().unwrap() = held.get("buy", "7").unwrap().keep();
+        *keep.lock().unwrap() = held.get("buy", "7").unwrap().upgrade();
         ready(Ok(Response::new(())))
     }));
     service.oneshot(buy("7")).await.unwrap();
@@ -99,7 +99,7 @@ async fn background_work_keeps_the_key() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_inner_layer_of_the_same_name_reenters() {
+async fn an_inner_layer_with_the_same_name_reenters() {
     let (permits, shop) = (permits(), Shop::default());
     let service = ServiceBuilder::new()
         .layer(mutex(&permits))
@@ -108,7 +108,7 @@ async fn an_inner_layer_of_the_same_name_reenters() {
         .service(shop.service(millis(10)));
     let tasks = [(); 20].map(|()| tokio::spawn(service.clone().oneshot(buy("7"))));
     for task in tasks {
-        // Two requests of one process are two holders, always.
+        // Two requests of one process are two holders.
         task.await.unwrap().unwrap();
     }
     assert_eq!(shop.product("7").peak(), 1);
@@ -118,7 +118,7 @@ async fn an_inner_layer_of_the_same_name_reenters() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_reenters_does_not_wait_and_is_not_counted() {
+async fn a_reentering_request_does_not_wait_and_is_not_counted() {
     let (permits, shop) = (permits(), Shop::default());
     let layer = mutex(&permits).max_waiting(1).max_waiting_total(1);
     let inner = layer.layer(shop.service(millis(10)));
@@ -133,7 +133,7 @@ async fn who_reenters_does_not_wait_and_is_not_counted() {
     settle().await;
     let second = tokio::spawn(service.oneshot(buy("7")));
     settle().await;
-    // The second has the only place to wait in.
+    // The second request is the only one that may wait.
     control.busy(false);
     first.await.unwrap().unwrap();
     second.await.unwrap().unwrap();
@@ -152,7 +152,7 @@ async fn an_inner_limit_counts_its_request_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_inner_layer_takes_what_is_missing_only() {
+async fn an_inner_layer_acquires_only_missing_names() {
     let permits = permits();
     let noted = Noted::default();
     let service = ServiceBuilder::new()
@@ -183,7 +183,7 @@ async fn another_key_another_name_or_another_backend_is_not_reentered() {
     let held = noted.held();
     assert_eq!((held.iter().count(), noted.permits()), (4, 4));
 
-    // Somebody else has it there: that it is held here is no help.
+    // Another process holds it at the other backend: the hold at this backend does not count.
     let shop = Shop::default();
     let holder = tokio::spawn(
         mutex(&there)
@@ -197,7 +197,7 @@ async fn another_key_another_name_or_another_backend_is_not_reentered() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_request_held_once_does_not_let_it_in_again() {
+async fn a_released_key_is_not_reentered() {
     let (permits, shop) = (permits(), Shop::default());
     let noted = Noted::default();
     mutex(&permits)
@@ -225,7 +225,7 @@ async fn what_a_request_held_once_does_not_let_it_in_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_handler_finds_them_also_where_nothing_is_held() {
+async fn a_handler_finds_held_keys_even_if_empty() {
     let permits = permits();
     let found = Strict::new(|request: Request<()>| {
         let held = request.extensions().get::<HeldKeys>();
@@ -240,7 +240,7 @@ async fn a_handler_finds_them_also_where_nothing_is_held() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_without_extensions_waits_for_itself_and_ends() {
+async fn a_request_without_extensions_waits_for_itself_and_times_out() {
     let permits = permits();
     let layer = KeyedMutexLayer::new(&permits, "buy", key_fn(|id: &u32| *id)).unwrap();
     let layer = layer.wait_timeout(secs(2));
@@ -251,5 +251,5 @@ async fn a_request_without_extensions_waits_for_itself_and_ends() {
     let alone = layer
         .reject_when_full()
         .layer(Strict::new(|_: u32| async { Ok(()) }));
-    alone.oneshot(7).await.expect("given back");
+    alone.oneshot(7).await.expect("released");
 }

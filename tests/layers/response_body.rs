@@ -1,4 +1,4 @@
-//! How long a response holds its permit.
+//! When a response releases its permit.
 
 use crate::support::*;
 use bytes::Bytes;
@@ -34,7 +34,7 @@ fn limit() -> (Semaphore, LimitLayer) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_holds_until_its_end() {
+async fn a_streamed_body_holds_the_permit_until_its_end() {
     let (semaphore, layer) = limit();
     let frames = stream::iter(0..3).then(|_| async {
         tokio::time::sleep(secs(1)).await;
@@ -54,13 +54,13 @@ async fn a_stream_holds_until_its_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_empty_body_holds_nothing() {
+async fn an_empty_body_holds_no_permit() {
     let (semaphore, layer) = limit();
     let response = limited(layer, Empty::<Bytes>::new()).await;
     assert!(response.body().is_end_stream());
     assert!(is_free(&semaphore).await);
 
-    // 204 and HEAD are no case of their own: their bodies are empty.
+    // Responses with status 204 and to HEAD requests also have an empty body.
     let (semaphore, layer) = limit();
     let response = limited(layer, Full::new(Bytes::new())).await;
     assert!(is_free(&semaphore).await);
@@ -68,7 +68,7 @@ async fn an_empty_body_holds_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_last_frame_is_enough_if_the_body_says_so() {
+async fn the_last_frame_releases_if_the_body_reports_its_end() {
     let (semaphore, layer) = limit();
     let mut response = limited(layer, Full::new(Bytes::from("hello"))).await;
     assert!(!is_free(&semaphore).await);
@@ -79,7 +79,7 @@ async fn the_last_frame_is_enough_if_the_body_says_so() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_that_does_not_say_so_holds_until_it_has_ended() {
+async fn a_body_without_end_hint_holds_the_permit_until_it_ends() {
     let (semaphore, layer) = limit();
     let (feed, body) = fed();
     let mut response = limited(layer, body).await;
@@ -93,7 +93,7 @@ async fn a_body_that_does_not_say_so_holds_until_it_has_ended() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_error_in_the_middle_gives_back_and_passes_unwrapped() {
+async fn an_error_of_the_body_releases_and_is_not_wrapped() {
     let (semaphore, layer) = limit();
     let (feed, body) = fed();
     let mut response = limited(layer, body).await;
@@ -107,7 +107,7 @@ async fn an_error_in_the_middle_gives_back_and_passes_unwrapped() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn trailers_pass_unchanged_and_give_back() {
+async fn trailers_are_passed_on_and_release() {
     let (semaphore, layer) = limit();
     let (feed, body) = fed();
     let mut response = limited(layer, body).await;
@@ -123,7 +123,7 @@ async fn trailers_pass_unchanged_and_give_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_dropped_unread_gives_back() {
+async fn a_body_dropped_unread_releases() {
     let (semaphore, layer) = limit();
     let (_feed, body) = fed();
     let response = limited(layer, body).await;
@@ -133,7 +133,7 @@ async fn a_body_dropped_unread_gives_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_dropped_in_the_middle_gives_back() {
+async fn a_body_dropped_midway_releases() {
     let (semaphore, layer) = limit();
     let (feed, body) = fed();
     let mut response = limited(layer, body).await;
@@ -144,22 +144,19 @@ async fn a_body_dropped_in_the_middle_gives_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_permit_goes_back_once() {
+async fn a_permit_is_released_once() {
     let (semaphore, layer) = limit();
     let mut response = limited(layer, Full::new(Bytes::from("hello"))).await;
     response.body_mut().frame().await.unwrap().unwrap();
     let held = semaphore.acquire().await.unwrap();
     assert!(response.body_mut().frame().await.is_none());
     drop(response);
-    assert!(
-        !is_free(&semaphore).await,
-        "somebody else's permit went back"
-    );
+    assert!(!is_free(&semaphore).await, "another permit was released");
     drop(held);
 }
 
 #[tokio::test(start_paused = true)]
-async fn hints_are_the_inner_bodys() {
+async fn size_hints_are_those_of_the_inner_body() {
     let (_, layer) = limit();
     let response = limited(layer, Full::new(Bytes::from("hello"))).await;
     assert_eq!(response.body().size_hint().exact(), Some(5));
@@ -179,7 +176,7 @@ async fn hints_are_the_inner_bodys() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn held_for_too_long_the_body_ends_with_an_error() {
+async fn a_body_held_for_too_long_ends_with_an_error() {
     let (semaphore, layer) = limit();
     let (feed, body) = fed();
     let mut response = limited(layer.max_hold(secs(60)), body).await;
@@ -192,7 +189,7 @@ async fn held_for_too_long_the_body_ends_with_an_error() {
     assert!(waited > secs(55) && waited < secs(65), "{waited:?}");
     assert!(is_free(&semaphore).await);
 
-    // Nothing follows, whatever the inner body still has.
+    // No frame follows, even if the inner body has more.
     feed.data("world");
     assert!(response.body().is_end_stream());
     assert_eq!(response.body().size_hint().exact(), Some(0));
@@ -200,7 +197,7 @@ async fn held_for_too_long_the_body_ends_with_an_error() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_that_is_never_pending_ends_too() {
+async fn a_body_that_is_never_pending_also_ends_after_max_hold() {
     let (semaphore, layer) = limit();
     let frames = stream::repeat_with(|| Ok::<_, Infallible>(Frame::data(Bytes::from("x"))));
     let mut response = limited(layer.max_hold(secs(2)), StreamBody::new(frames)).await;
@@ -214,7 +211,7 @@ async fn a_body_that_is_never_pending_ends_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_that_hangs_ends() {
+async fn a_request_that_hangs_ends_after_max_hold() {
     let (semaphore, layer) = limit();
     let witness = Witness::default();
     let seen = witness.clone();
@@ -236,21 +233,21 @@ async fn a_request_that_hangs_ends() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn at_response_the_body_holds_nothing() {
+async fn with_release_at_response_the_body_holds_no_permit() {
     let (semaphore, layer) = limit();
     let (_feed, body) = fed();
     let body = std::sync::Arc::new(std::sync::Mutex::new(Some(body)));
     let service = layer
         .release_at_response()
         .layer(bodies(move || body.lock().expect("lock").take().unwrap()));
-    // The response's type is the inner one's.
+    // The response type is that of the inner service.
     let response: Response<Fed> = service.oneshot(Request::new(())).await.unwrap();
     assert!(is_free(&semaphore).await);
     drop(response);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_handle_keeps_the_permit_beyond_the_response() {
+async fn a_handle_holds_the_permit_beyond_the_response() {
     let (semaphore, layer) = limit();
     let (sender, mut handles) = tokio::sync::mpsc::unbounded_channel();
     let mut service = layer
@@ -261,15 +258,15 @@ async fn a_handle_keeps_the_permit_beyond_the_response() {
             async { Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new())) }
         }));
 
-    // The handle alone holds nothing.
+    // The handle alone does not hold the permit.
     drop(service.ready().await.unwrap().call(Request::new(())).await);
     let handle = handles.recv().await.unwrap().expect("a handle");
     assert!(is_free(&semaphore).await);
-    assert!(handle.keep().is_none());
+    assert!(handle.upgrade().is_none());
 
     let response = service.ready().await.unwrap().call(Request::new(()));
-    // In a background task, say, or an upgraded connection.
-    let guard = handles.recv().await.unwrap().unwrap().keep().unwrap();
+    // For example in a background task or an upgraded connection.
+    let guard = handles.recv().await.unwrap().unwrap().upgrade().unwrap();
     drop(response.await);
     assert!(!is_free(&semaphore).await);
     drop(guard);
@@ -277,13 +274,13 @@ async fn a_handle_keeps_the_permit_beyond_the_response() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_acquires_inside_marks_its_request_too() {
+async fn a_call_that_acquires_in_its_future_exposes_the_permit() {
     let (_, layer) = limit();
     let mut service = layer
         .reject_with_response()
         .layer(Strict::new(|request: Request<()>| {
             let handle = request.extensions().get::<PermitHandle>().cloned();
-            let held = handle.and_then(|handle| handle.keep()).is_some();
+            let held = handle.and_then(|handle| handle.upgrade()).is_some();
             async move { Ok(Response::new(Full::new(Bytes::from(held.to_string())))) }
         }));
     let response = service.call(Request::new(())).await.unwrap();
@@ -292,7 +289,7 @@ async fn a_call_that_acquires_inside_marks_its_request_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_permit_can_be_exposed_where_refusals_are_errors() {
+async fn expose_permit_keeps_rejections_as_errors() {
     let (semaphore, layer) = limit();
     let (sender, mut guards) = tokio::sync::mpsc::unbounded_channel();
     let mut service = layer
@@ -300,7 +297,7 @@ async fn a_permit_can_be_exposed_where_refusals_are_errors() {
         .layer(service_fn(move |request: Request<()>| {
             let handle = request.extensions().get::<PermitHandle>().cloned();
             sender
-                .send(handle.and_then(|handle| handle.keep()))
+                .send(handle.and_then(|handle| handle.upgrade()))
                 .unwrap();
             async { Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new())) }
         }));
@@ -308,7 +305,7 @@ async fn a_permit_can_be_exposed_where_refusals_are_errors() {
     drop(response.await.unwrap());
     let guard = guards.recv().await.unwrap().expect("a permit to keep");
     assert!(!is_free(&semaphore).await);
-    // The refusal that waits is an error.
+    // A rejection after a wait is an error.
     let refused = service.ready().await.unwrap().call(Request::new(())).await;
     let kind = crate::support::kind(&refused.map(drop).unwrap_err());
     assert_eq!(kind, tower_permit::ErrorKind::WaitTimeout);
@@ -316,7 +313,7 @@ async fn a_permit_can_be_exposed_where_refusals_are_errors() {
     assert!(is_free(&semaphore).await);
 }
 
-/// A response type of a user's own.
+/// A custom response type.
 struct Completion<B> {
     tokens: B,
 }
@@ -332,7 +329,7 @@ impl<B: Body> HoldPermit for Completion<B> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_response_type_of_ones_own_can_hold() {
+async fn a_custom_response_type_can_hold_its_permit() {
     let (semaphore, layer) = limit();
     let service = layer.layer(service_fn(|()| async {
         Ok::<_, Infallible>(Completion {

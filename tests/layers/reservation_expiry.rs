@@ -1,4 +1,4 @@
-//! Reservations that `call` did not use in time, and calls that nothing made ready.
+//! Reservations that `call` does not use in time, and calls without `poll_ready`.
 
 use crate::support::*;
 use std::task::Poll;
@@ -6,7 +6,7 @@ use tower::{Layer, Service, ServiceExt};
 use tower_permit::DistributedConcurrencyLimitLayer as LimitLayer;
 
 #[tokio::test(start_paused = true)]
-async fn a_reservation_goes_back_when_it_is_not_used() {
+async fn an_unused_reservation_is_released() {
     let semaphore = semaphore(1);
     let mut service = LimitLayer::new(semaphore.clone())
         .reservation_ttl(secs(2))
@@ -20,7 +20,7 @@ async fn a_reservation_goes_back_when_it_is_not_used() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn once_ready_stays_ready() {
+async fn a_ready_service_stays_ready() {
     let semaphore = semaphore(1);
     let mut service = LimitLayer::new(semaphore.clone())
         .release_at_response()
@@ -30,7 +30,7 @@ async fn once_ready_stays_ready() {
     let held = semaphore.acquire().await.unwrap();
     assert!(matches!(poll_ready(&mut service), Poll::Ready(Ok(()))));
 
-    // The call takes its turn inside its future.
+    // The call acquires its permit in its future.
     let control = service.get_ref().control.clone();
     let mut response = spawned(service.call("late"));
     assert!(!response.is_over().await);
@@ -64,7 +64,7 @@ async fn a_reservation_that_is_used_in_time_is_kept() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_permit_granted_while_nobody_polls_goes_back() {
+async fn a_permit_granted_without_a_poll_is_released() {
     let semaphore = semaphore(1);
     let mut service = LimitLayer::new(semaphore.clone())
         .release_at_response()
@@ -77,7 +77,7 @@ async fn a_permit_granted_while_nobody_polls_goes_back() {
 
     tokio::time::sleep(secs(2)).await;
     let held = semaphore.acquire().await.unwrap();
-    // The wait ended long ago, and its permit has gone back: not ready.
+    // The wait ended long ago, and its permit has been released: not ready.
     assert!(stays_pending(&mut service).await);
     drop(held);
     ready(&mut service).await.unwrap();
@@ -86,7 +86,7 @@ async fn a_permit_granted_while_nobody_polls_goes_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_future_that_nobody_polls_holds_nothing_for_long() {
+async fn an_unpolled_future_releases_its_permit() {
     let semaphore = semaphore(1);
     let mut service = LimitLayer::new(semaphore.clone())
         .release_at_response()
@@ -98,7 +98,7 @@ async fn a_future_that_nobody_polls_holds_nothing_for_long() {
     drop(held);
     tokio::time::sleep(secs(2)).await;
     let held = semaphore.acquire().await.unwrap();
-    // Its turn went by: it does not run on the permit that it was granted once.
+    // Its permit was released: it does not run without a new one.
     assert!(futures_util::poll!(response.as_mut()).is_pending());
     settle().await;
     assert!(futures_util::poll!(response.as_mut()).is_pending());
@@ -109,7 +109,7 @@ async fn a_future_that_nobody_polls_holds_nothing_for_long() {
 
 #[tokio::test(start_paused = true)]
 async fn the_service_that_was_made_ready_is_the_one_that_is_called() {
-    // Its readiness is a permit of its own: a clone would wait for it for ever.
+    // Its readiness is a permit of another semaphore: a clone would wait for it for ever.
     let inner = tower::limit::ConcurrencyLimit::new(echo(), 1);
     let mut service = LimitLayer::new(semaphore(1))
         .release_at_response()
@@ -121,7 +121,7 @@ async fn the_service_that_was_made_ready_is_the_one_that_is_called() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_place_in_the_queue_in_the_future_while_the_inner_service_is_not_ready() {
+async fn a_future_is_not_queued_while_the_inner_service_is_not_ready() {
     let semaphore = semaphore(1);
     let mut service = LimitLayer::new(semaphore.clone())
         .release_at_response()
@@ -140,7 +140,7 @@ async fn no_place_in_the_queue_in_the_future_while_the_inner_service_is_not_read
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reservation_begins_when_poll_ready_has_it() {
+async fn a_reservation_starts_when_poll_ready_returns() {
     let semaphore = semaphore(1);
     let mut service = LimitLayer::new(semaphore.clone())
         .release_at_response()
@@ -155,7 +155,7 @@ async fn a_reservation_begins_when_poll_ready_has_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reservation_of_no_time_still_serves() {
+async fn a_zero_reservation_ttl_still_admits() {
     let mut service = LimitLayer::new(semaphore(1))
         .reservation_ttl(secs(0))
         .release_at_response()
@@ -167,7 +167,7 @@ async fn a_reservation_of_no_time_still_serves() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn call_without_poll_ready_takes_its_turn_in_the_future() {
+async fn call_without_poll_ready_acquires_in_the_future() {
     let semaphore = semaphore(1);
     let mut service = LimitLayer::new(semaphore.clone())
         .release_at_response()
@@ -180,7 +180,7 @@ async fn call_without_poll_ready_takes_its_turn_in_the_future() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn call_while_poll_ready_waits_keeps_the_place_in_the_queue() {
+async fn call_during_a_wait_keeps_the_queue_position() {
     let semaphore = semaphore(1);
     let mut service = LimitLayer::new(semaphore.clone())
         .release_at_response()
@@ -200,7 +200,7 @@ async fn call_while_poll_ready_waits_keeps_the_place_in_the_queue() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_permit_is_held_in_the_future_while_the_inner_service_is_not_ready() {
+async fn a_future_holds_no_permit_while_the_inner_service_is_not_ready() {
     let semaphore = semaphore(1);
     let inner = echo();
     let control = inner.control.clone();
@@ -216,7 +216,7 @@ async fn no_permit_is_held_in_the_future_while_the_inner_service_is_not_ready() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_inner_services_error_on_the_way_passes() {
+async fn an_inner_error_before_the_call_is_passed_on() {
     let inner = echo();
     inner.control.fail();
     let mut service = LimitLayer::new(semaphore(1))
@@ -227,7 +227,7 @@ async fn the_inner_services_error_on_the_way_passes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_seconds_after_ready() {
+async fn a_call_long_after_ready_is_served() {
     let mut service = LimitLayer::new(semaphore(1))
         .release_at_response()
         .layer(echo());
@@ -238,7 +238,7 @@ async fn a_call_seconds_after_ready() {
     }
 }
 
-/// A future in a task of its own.
+/// A future that runs in its own task.
 struct Spawned<T>(tokio::task::JoinHandle<T>);
 
 fn spawned<F>(future: F) -> Spawned<F::Output>

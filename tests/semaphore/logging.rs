@@ -1,4 +1,4 @@
-//! What is logged: the span of each wait, long waits, losses; never a raw name.
+//! Log events: the span of each wait, long waits, losses; never a raw name.
 
 use crate::logs::Logs;
 use crate::modes;
@@ -10,7 +10,7 @@ use tower_permit::Memory;
 const SECOND: Duration = Duration::from_secs(1);
 
 #[tokio::test(start_paused = true)]
-async fn each_wait_is_a_span_with_its_name_outcome_and_time() {
+async fn each_wait_has_a_span_with_name_outcome_and_time() {
     let logs = Logs::capture();
     let (_permits, semaphore) = alone(1);
     let held = semaphore.acquire().await.unwrap();
@@ -35,7 +35,7 @@ async fn each_wait_is_a_span_with_its_name_outcome_and_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wait_of_more_than_two_seconds_says_who_holds() {
+async fn a_wait_of_more_than_two_seconds_logs_the_holders() {
     let logs = Logs::capture();
     let (permits, semaphore) = alone(1);
     let _held = semaphore.acquire().await.unwrap();
@@ -59,7 +59,7 @@ async fn a_wait_of_more_than_two_seconds_says_who_holds() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lost_permit_is_an_error_and_a_long_hold_a_warning() {
+async fn a_lost_permit_logs_an_error_and_a_long_hold_a_warning() {
     let logs = Logs::capture();
     let (permits, semaphore) = alone(2);
     let evicted = semaphore.acquire().await.unwrap();
@@ -81,7 +81,7 @@ async fn a_lost_permit_is_an_error_and_a_long_hold_a_warning() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hostile_name_is_logged_in_its_safe_form() {
+async fn a_hostile_name_is_logged_encoded() {
     let logs = Logs::capture();
     let permits = modes::coordinator(Memory::new());
     let semaphore = permits.semaphore("evil\n\x1b[31mname", 1).unwrap();
@@ -104,7 +104,7 @@ async fn a_hostile_name_is_logged_in_its_safe_form() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_shutdown_takes_back_is_no_error() {
+async fn permits_revoked_by_a_shutdown_log_no_error() {
     let logs = Logs::capture();
     let (permits, semaphore) = alone(1);
     let held = semaphore.acquire().await.unwrap();

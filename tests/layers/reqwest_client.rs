@@ -1,4 +1,4 @@
-//! Round a `reqwest::Client`.
+//! The limit around a `reqwest::Client`.
 
 use crate::support::*;
 use axum::Router;
@@ -14,16 +14,19 @@ use tokio::time::timeout;
 use tower::{Layer, Service, ServiceBuilder, ServiceExt};
 use tower_permit::{DistributedConcurrencyLimitLayer as LimitLayer, ErrorKind};
 
-/// `/slow` streams a first piece, and the second when it is told to.
+/// Starts a server. `/slow` streams a first chunk, and the second one after a signal.
 async fn upstream() -> (SocketAddr, watch::Sender<bool>) {
-    let (go, gone) = watch::channel(false);
+    let (go, signal) = watch::channel(false);
     let slow = move || async move {
-        Body::from_stream(stream::unfold((0, gone), |(piece, mut gone)| async move {
-            if piece == 1 {
-                let _ = gone.wait_for(|gone| *gone).await;
-            }
-            (piece < 2).then_some((Ok::<_, Infallible>("piece\n"), (piece + 1, gone)))
-        }))
+        Body::from_stream(stream::unfold(
+            (0, signal),
+            |(piece, mut signal)| async move {
+                if piece == 1 {
+                    let _ = signal.wait_for(|sent| *sent).await;
+                }
+                (piece < 2).then_some((Ok::<_, Infallible>("piece\n"), (piece + 1, signal)))
+            },
+        ))
     };
     let app = Router::new()
         .route("/slow", get(slow))
@@ -40,7 +43,7 @@ fn request(address: SocketAddr, path: &str) -> Request {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_streamed_response_holds_until_its_end() {
+async fn a_streamed_response_holds_the_permit_until_its_end() {
     let (address, go) = upstream().await;
     let semaphore = semaphore(1);
     let mut service = ServiceBuilder::new()
@@ -59,27 +62,22 @@ async fn a_streamed_response_holds_until_its_end() {
     assert!(timeout(millis(100), acquire.as_mut()).await.is_err());
     go.send(true).unwrap();
     assert_eq!(response.text().await.unwrap(), "piece\n");
-    drop(
-        timeout(secs(10), acquire)
-            .await
-            .expect("given back")
-            .unwrap(),
-    );
+    drop(timeout(secs(10), acquire).await.expect("released").unwrap());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_response_dropped_unread_gives_back() {
+async fn a_response_dropped_unread_releases() {
     let (address, _go) = upstream().await;
     let semaphore = semaphore(1);
     let service = LimitLayer::new(semaphore.clone()).layer(reqwest::Client::new());
     let response = service.oneshot(request(address, "/slow")).await.unwrap();
     drop(response);
     let permit = timeout(secs(10), semaphore.acquire()).await;
-    drop(permit.expect("given back").unwrap());
+    drop(permit.expect("released").unwrap());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn all_else_of_the_response_stays() {
+async fn the_rest_of_the_response_is_unchanged() {
     let (address, _go) = upstream().await;
     let plain = reqwest::Client::new();
     let service = LimitLayer::new(semaphore(1)).layer(plain.clone());
@@ -96,7 +94,7 @@ async fn all_else_of_the_response_stays() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_refusal_and_an_error_of_the_client_are_told_apart() {
+async fn rejections_and_client_errors_are_distinguishable() {
     let (address, _go) = upstream().await;
     let semaphore = semaphore(1);
     let service = LimitLayer::new(semaphore.clone())
@@ -112,14 +110,17 @@ async fn a_refusal_and_an_error_of_the_client_are_told_apart() {
     drop(held);
 
     let closed = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let nobody = closed.local_addr().unwrap();
+    let unreachable = closed.local_addr().unwrap();
     drop(closed);
-    let error = service.oneshot(request(nobody, "/fast")).await.unwrap_err();
+    let error = service
+        .oneshot(request(unreachable, "/fast"))
+        .await
+        .unwrap_err();
     assert!(error.downcast_ref::<reqwest::Error>().unwrap().is_connect());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn held_for_too_long_the_read_fails() {
+async fn a_read_fails_after_max_hold() {
     let (address, _go) = upstream().await;
     let service = LimitLayer::new(semaphore(1))
         .max_hold(secs(1))

@@ -1,4 +1,4 @@
-//! What tower and axum ask of a service.
+//! What tower and axum require of a service.
 
 use crate::shop::*;
 use crate::support::*;
@@ -20,7 +20,7 @@ fn shareable<T: Clone + Send + Sync + 'static>() {}
 fn is_shareable<T: Clone + Send + Sync + 'static>(_: &T) {}
 fn is_future<F: Future + Send + 'static>(_: F) {}
 
-/// Not `Clone`, and none of the extractors has to be.
+/// Not `Clone`: extractors need not be.
 struct OwnExtractor;
 
 impl tower_permit::layers::keyed::KeyExtractor<Request<()>> for OwnExtractor {
@@ -52,14 +52,14 @@ fn auto_traits() {
     is_future(service.call(buy("7")));
 }
 
-/// What a user may want to write down: the types have names.
+/// The types can be named in a struct.
 struct Named {
     _service: KeyedMutex<(), PathSegment>,
     _closure: KeyedConcurrencyLimit<(), fn(&Request<()>) -> String>,
 }
 
 #[test]
-fn types_have_names() {
+fn the_types_can_be_named() {
     let key: fn(&Request<()>) -> String = |request| request.uri().to_string();
     let limit = KeyedConcurrencyLimitLayer::new(&permits(), "tenant", 3, key).unwrap();
     let _named = Named {
@@ -69,7 +69,7 @@ fn types_have_names() {
 }
 
 #[test]
-fn debug_says_what_it_is_and_asks_for_nothing() {
+fn debug_shows_the_settings_and_needs_no_bounds() {
     let layer = mutex(&permits()).max_waiting(7);
     let text = format!("{layer:?}");
     assert!(
@@ -83,25 +83,25 @@ fn debug_says_what_it_is_and_asks_for_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_inner_service_is_made_ready_for_each_call_and_only_with_the_key() {
+async fn the_inner_service_is_made_ready_once_the_key_is_held() {
     let (permits, shop) = (permits(), Shop::default());
     let inner = shop.service(millis(10));
     let control = inner.control.clone();
     let mut service = mutex(&permits).layer(inner);
     control.busy(true);
-    // Ready, always: which key is wanted is not known.
+    // Always ready, since the key is not known.
     assert!(poll_ready(&mut service).is_ready());
     let first = tokio::spawn(service.call(buy("7")));
     settle().await;
     assert_eq!(control.calls(), 0);
-    // It has its key already.
+    // It holds its key already.
     let refused = mutex(&permits)
         .reject_when_full()
         .layer(shop.service(millis(1)));
     assert!(refused.oneshot(buy("7")).await.is_err());
     control.busy(false);
     first.await.unwrap().unwrap();
-    // Ready is not asked for: `Strict` panics if the clone were called unready.
+    // Without `poll_ready`: `Strict` panics if the clone is called while not ready.
     service.call(buy("7")).await.unwrap();
     let all: Vec<_> = (0..5).map(|_| service.call(buy("7"))).collect();
     futures_util::future::try_join_all(all).await.unwrap();
@@ -109,7 +109,7 @@ async fn the_inner_service_is_made_ready_for_each_call_and_only_with_the_key() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_inner_service_that_fails_gives_the_key_back() {
+async fn an_inner_error_releases_the_key() {
     let (permits, shop) = (permits(), Shop::default());
     let inner = shop.service(millis(10));
     let control = inner.control.clone();
@@ -131,7 +131,7 @@ async fn an_inner_service_that_fails_gives_the_key_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_panic_inside_gives_the_key_back() {
+async fn a_panic_of_the_inner_future_releases_the_key() {
     let permits = permits();
     let panics = Strict::new(|request: Request<()>| async move {
         assert!(request.uri().path().is_empty(), "always");
@@ -142,7 +142,7 @@ async fn a_panic_inside_gives_the_key_back() {
     assert!(all_free(&permits, &["7"]).await);
 }
 
-/// Panics at once: when it is made ready, or when it is called.
+/// Panics in `poll_ready` or in `call`.
 #[derive(Clone, Copy)]
 enum Panics {
     Readied,
@@ -167,7 +167,7 @@ impl Service<Request<()>> for Panics {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_panic_before_there_is_a_future_gives_the_key_back() {
+async fn a_panic_of_the_inner_service_releases_the_key() {
     for inner in [Panics::Readied, Panics::Called] {
         let permits = permits();
         let request = mutex(&permits).layer(inner).oneshot(buy("7"));
@@ -179,7 +179,7 @@ async fn a_panic_before_there_is_a_future_gives_the_key_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_that_is_dropped_while_its_inner_service_is_readied_gives_the_key_back() {
+async fn a_request_dropped_before_the_inner_service_is_ready_releases_the_key() {
     let (permits, shop) = (permits(), Shop::default());
     let inner = shop.service(secs(1));
     inner.control.busy(true);
@@ -192,8 +192,8 @@ async fn a_request_that_is_dropped_while_its_inner_service_is_readied_gives_the_
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_connects_or_spawns_before_a_request() {
-    // No runtime is needed to build any of it.
+async fn building_a_layer_neither_connects_nor_spawns() {
+    // No runtime is needed to build a layer or a service.
     std::thread::spawn(|| {
         let layer = KeyedMutexLayer::new(&permits(), "buy", path_segment(1)).unwrap();
         drop(layer.clone().layer(()).clone());
@@ -203,7 +203,7 @@ async fn nobody_connects_or_spawns_before_a_request() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_holds_a_key_can_be_seen() {
+async fn inspect_shows_the_holder_of_a_key() {
     let (permits, shop) = (permits(), Shop::default());
     let layer = mutex(&permits);
     let service = layer.layer(shop.service(secs(1)));

@@ -1,4 +1,4 @@
-//! The ideas of tower's own tests of its concurrency limit: reserving in `poll_ready`, and every way back.
+//! Reservations in `poll_ready` and each way to release them, after tower's tests of its concurrency limit.
 
 use crate::support::*;
 use std::task::{Context, Poll};
@@ -17,7 +17,7 @@ fn limited(limit: u32) -> (Limited, Handle) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn as_many_as_the_limit_are_in_flight() {
+async fn the_limit_bounds_requests_in_flight() {
     let (mut service, mut handle) = limited(2);
     ready(&mut service).await.unwrap();
     let r1 = service.call("hello 1");
@@ -27,7 +27,7 @@ async fn as_many_as_the_limit_are_in_flight() {
     assert!(stays_pending(&mut service).await);
     assert_request_eq!(handle, "hello 1").send_response("world 1");
     assert_request_eq!(handle, "hello 2").send_response("world 2");
-    // The answer is there, but nobody has looked at it yet.
+    // The response is ready, but its future has not been polled yet.
     assert!(stays_pending(&mut service).await);
 
     assert_eq!(r1.await.unwrap(), "world 1");
@@ -41,7 +41,7 @@ async fn as_many_as_the_limit_are_in_flight() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reservation_counts() {
+async fn a_reservation_counts_as_in_use() {
     let (mut s1, mut handle) = limited(1);
     let mut s2 = s1.clone();
     ready(&mut s1).await.unwrap();
@@ -55,7 +55,7 @@ async fn a_reservation_counts() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_dropped_service_gives_back() {
+async fn a_dropped_service_releases_its_reservation() {
     let (mut s1, _handle) = limited(1);
     let mut s2 = s1.clone();
     ready(&mut s1).await.unwrap();
@@ -66,7 +66,7 @@ async fn a_dropped_service_gives_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn into_inner_gives_back() {
+async fn into_inner_releases_the_reservation() {
     let (mut s1, _handle) = limited(1);
     let mut s2 = s1.clone();
     ready(&mut s1).await.unwrap();
@@ -75,7 +75,7 @@ async fn into_inner_gives_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_error_gives_back() {
+async fn an_inner_error_releases_the_permit() {
     let (mut s1, mut handle) = limited(1);
     let mut s2 = s1.clone();
     ready(&mut s1).await.unwrap();
@@ -86,7 +86,7 @@ async fn an_error_gives_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_dropped_future_gives_back() {
+async fn a_dropped_future_releases_the_permit() {
     let (mut s1, _handle) = limited(1);
     let mut s2 = s1.clone();
     ready(&mut s1).await.unwrap();
@@ -97,7 +97,7 @@ async fn a_dropped_future_gives_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiters_are_woken_in_turn_and_once() {
+async fn waiters_are_woken_in_order_and_once() {
     let (mut s1, _handle) = limited(1);
     let (mut s2, mut s3) = (s1.clone(), s1.clone());
     let ((wakes2, waker2), (wakes3, waker3)) = (Wakes::new(), Wakes::new());
@@ -120,7 +120,7 @@ async fn waiters_are_woken_in_turn_and_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_waiter_that_leaves_is_passed_over() {
+async fn a_cancelled_waiter_is_skipped() {
     let (mut s1, _handle) = limited(1);
     let (mut s2, mut s3) = (s1.clone(), s1.clone());
     ready(&mut s1).await.unwrap();
@@ -137,7 +137,7 @@ async fn a_clone_starts_without_a_reservation() {
     ready(&mut s1).await.unwrap();
     let mut s2 = s1.clone();
     assert!(stays_pending(&mut s2).await);
-    // The original still has its own.
+    // The original still has its reservation.
     let response = s1.call("hello");
     assert_request_eq!(handle, "hello").send_response("world");
     assert_eq!(response.await.unwrap(), "world");
@@ -160,7 +160,7 @@ async fn every_service_of_a_semaphore_shares_its_limit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_held_while_the_inner_service_is_not_ready() {
+async fn no_permit_is_held_while_the_inner_service_is_not_ready() {
     let inner = echo();
     let control = inner.control.clone();
     let semaphore = semaphore(1);
@@ -176,7 +176,7 @@ async fn nothing_is_held_while_the_inner_service_is_not_ready() {
     ready(&mut service).await.unwrap();
     assert!(!is_free(&semaphore).await);
 
-    // It breaks its promise: the reservation goes back at the next look.
+    // The inner service is no longer ready: the next poll releases the reservation.
     control.busy(true);
     assert!(poll_ready(&mut service).is_pending());
     assert!(is_free(&semaphore).await);
@@ -187,7 +187,7 @@ async fn nothing_is_held_while_the_inner_service_is_not_ready() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_place_in_the_queue_while_the_inner_service_is_not_ready() {
+async fn no_ticket_is_queued_while_the_inner_service_is_not_ready() {
     let inner = echo();
     let control = inner.control.clone();
     let semaphore = semaphore(1);
@@ -203,7 +203,7 @@ async fn no_place_in_the_queue_while_the_inner_service_is_not_ready() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_inner_error_in_poll_ready_passes_and_gives_back() {
+async fn an_inner_error_in_poll_ready_is_passed_on_and_releases() {
     let inner = echo();
     let control = inner.control.clone();
     let semaphore = semaphore(1);
@@ -248,7 +248,7 @@ async fn the_limit_holds_over_many_tasks() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wait_wakes_who_polled_last() {
+async fn a_wait_wakes_the_last_waker() {
     let (mut s1, _handle) = limited(1);
     let mut s2 = s1.clone();
     ready(&mut s1).await.unwrap();

@@ -1,4 +1,4 @@
-//! Keys that are lost while their requests run.
+//! Keys that are lost while their request runs.
 
 use crate::modes;
 use crate::shop::*;
@@ -14,7 +14,7 @@ use tower_permit::{
     BoxError, ErrorKind, HeldKeys, Key, KeyedConcurrencyLimitLayer, KeyedMutexLayer, Memory,
 };
 
-/// Takes a key away, and waits until its process has surely heard of it.
+/// Evicts a key, and waits until its process has noticed.
 async fn evict<M, K, H, R>(layer: &KeyedLayer<M, K, H, R>, key: &str) {
     let seen = layer.inspect(key).await.unwrap();
     let ticket = &seen.holders[0].ticket;
@@ -34,7 +34,7 @@ async fn a_mutex_ends_its_request() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn as_a_response_that_is_a_503() {
+async fn a_lost_key_as_a_response_is_503() {
     let (permits, shop) = (permits(), Shop::default());
     let layer = mutex(&permits).reject_with_response();
     let request = tokio::spawn(layer.layer(shop.service(secs(60))).oneshot(buy("7")));
@@ -46,7 +46,7 @@ async fn as_a_response_that_is_a_503() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_mutex_goes_on_by_choice_and_a_limit_by_default() {
+async fn on_lost_continue_is_an_option_for_a_mutex_and_the_default_for_a_limit() {
     let (permits, shop) = (permits(), Shop::default());
     let layer = mutex(&permits).on_lost(OnLost::Continue);
     let request = tokio::spawn(layer.layer(shop.service(secs(60))).oneshot(buy("7")));
@@ -70,7 +70,7 @@ async fn a_mutex_goes_on_by_choice_and_a_limit_by_default() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_that_readies_its_inner_service_ends_too() {
+async fn a_request_whose_inner_service_is_not_ready_ends_too() {
     let (permits, shop) = (permits(), Shop::default());
     let inner = shop.service(secs(60));
     let control = inner.control.clone();
@@ -84,7 +84,7 @@ async fn a_request_that_readies_its_inner_service_ends_too() {
     assert_eq!(control.calls(), 0);
 }
 
-/// A mutex of these products for each request.
+/// A mutex with all these products as the key of each request.
 fn several(
     permits: &tower_permit::Coordinator,
     products: &'static [&'static str],
@@ -94,7 +94,7 @@ fn several(
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_several_any_one_ends_the_request() {
+async fn the_loss_of_any_name_ends_the_request() {
     for lost in ["1", "2", "3"] {
         let (permits, shop) = (permits(), Shop::default());
         let layer = several(&permits, &["1", "2", "3"]);
@@ -111,7 +111,7 @@ async fn of_several_any_one_ends_the_request() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_lost_while_the_rest_is_waited_for_ends_the_request() {
+async fn a_loss_during_the_wait_for_other_names_ends_the_request() {
     let (permits, shop) = (permits(), Shop::default());
     let layer = several(&permits, &["1", "2"]);
     let holder = tokio::spawn(
@@ -129,7 +129,7 @@ async fn what_is_lost_while_the_rest_is_waited_for_ends_the_request() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_several_that_may_be_lost_none_is_held_too_long() {
+async fn a_lost_name_is_not_held_for_too_long() {
     for lost in ["1", "2"] {
         let (permits, shop) = (permits(), Shop::default());
         let layer = several(&permits, &["1", "2"]);
@@ -147,7 +147,7 @@ async fn of_several_that_may_be_lost_none_is_held_too_long() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_future_that_has_ended_holds_nothing() {
+async fn a_finished_future_holds_no_key() {
     let (permits, shop) = (permits(), Shop::default());
     let layer = mutex(&permits).max_hold(secs(20));
     let mut service = layer.layer(shop.service(secs(60)));
@@ -172,13 +172,13 @@ async fn a_future_that_has_ended_holds_nothing() {
         ErrorKind::WaitTimeout
     );
     assert!(all_free(&permits, &["1"]).await);
-    // And it stays ended, without a panic.
+    // A poll after the end does not panic.
     assert!(futures_util::poll!(ends.as_mut()).is_pending());
     holder.await.unwrap().unwrap();
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_can_be_held_too_long() {
+async fn a_key_held_for_too_long_ends_its_request() {
     let (permits, shop) = (permits(), Shop::default());
     let layer = mutex(&permits).max_hold(secs(20)).on_lost(OnLost::Continue);
     let service = layer.layer(shop.service(secs(60)));
@@ -190,7 +190,7 @@ async fn a_key_can_be_held_too_long() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_inner_layer_hears_of_it_too() {
+async fn an_inner_layer_notices_the_loss_of_a_reentered_key() {
     let (permits, shop) = (permits(), Shop::default());
     let layer = mutex(&permits);
     let outer = layer.clone().on_lost(OnLost::Continue);
@@ -205,7 +205,7 @@ async fn an_inner_layer_hears_of_it_too() {
 
 type Body = std::pin::Pin<Box<PermitBody<Fed>>>;
 
-/// A response under way that holds until its end.
+/// A streamed response that holds its key until its end.
 async fn streaming<K>(layer: &KeyedMutexLayer<K>) -> (Feed, Body)
 where
     K: tower_permit::layers::keyed::KeyExtractor<Request<()>>,
@@ -226,7 +226,7 @@ async fn is_held(layer: &KeyedMutexLayer<PathSegment>) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_key_goes_back_with_the_response_or_with_its_body() {
+async fn the_key_is_released_with_the_response_or_with_its_body() {
     let permits = permits();
     let layer = mutex(&permits);
     let (feed, body) = fed();
@@ -251,7 +251,7 @@ async fn the_key_goes_back_with_the_response_or_with_its_body() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_under_way_ends_with_an_error_never_as_if_complete() {
+async fn a_body_cut_by_a_loss_ends_with_an_error() {
     let permits = permits();
     for (layer, lost) in [
         (&["7"][..], "7"),
@@ -264,7 +264,7 @@ async fn a_body_under_way_ends_with_an_error_never_as_if_complete() {
         feed.data("hel");
         body.frame().await.unwrap().unwrap();
         evict(&layer, lost).await;
-        // Even though the rest is there, and its end.
+        // Even though the rest and the end of the body are ready.
         feed.data("lo");
         drop(feed);
         let error = body.frame().await.expect("not the end").unwrap_err();
@@ -275,7 +275,7 @@ async fn a_body_under_way_ends_with_an_error_never_as_if_complete() {
 }
 
 #[tokio::test]
-async fn a_body_does_not_go_on_after_a_pause_before_any_timer_has_ended() {
+async fn a_body_ends_after_a_pause_before_any_timer_fires() {
     let builder = modes::builder(Memory::new()).lease(secs(2));
     let layer = mutex(&builder.build().unwrap());
     let (feed, mut body) = streaming(&layer).await;
@@ -283,14 +283,14 @@ async fn a_body_does_not_go_on_after_a_pause_before_any_timer_has_ended() {
     body.frame().await.unwrap().unwrap();
     feed.data("lo");
     drop(feed);
-    // The whole process stands still, and then reads on at once.
+    // The whole process is paused, and then continues to read at once.
     std::thread::sleep(millis(2100));
     let error = body.frame().await.expect("not the end").unwrap_err();
     assert_eq!(kind(&error), ErrorKind::Lost);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_that_nobody_feeds_ends_too() {
+async fn a_pending_body_ends_with_its_key() {
     let permits = permits();
     let layer = mutex(&permits);
     let (_feed, mut body) = streaming(&layer).await;
@@ -302,7 +302,7 @@ async fn a_body_that_nobody_feeds_ends_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_empty_body_holds_nothing() {
+async fn an_empty_body_holds_no_key() {
     let permits = permits();
     let layer = mutex(&permits);
     let service = layer.clone().hold_until_body_end();
@@ -313,7 +313,7 @@ async fn an_empty_body_holds_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_shutdown_takes_keys_back_and_says_so() {
+async fn a_shutdown_revokes_keys_and_reports_it() {
     let (permits, shop) = (permits(), Shop::default());
     let layer = mutex(&permits);
     let request = tokio::spawn(layer.layer(shop.service(secs(60))).oneshot(buy("7")));
@@ -326,7 +326,7 @@ async fn a_shutdown_takes_keys_back_and_says_so() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_token_is_known_from_the_start() {
+async fn a_request_knows_its_token_from_the_start() {
     let permits = permits();
     let tokens = Arc::new(Mutex::new(Vec::new()));
     let note = tokens.clone();

@@ -1,4 +1,4 @@
-//! Waits, and their ends.
+//! Waits: timeout, bounds, cancellation.
 
 use crate::shop::*;
 use crate::support::*;
@@ -9,7 +9,7 @@ use tower_permit::layers::OnLost;
 use tower_permit::{ErrorKind, HeldKeys, Key, KeyedMutexLayer};
 
 #[tokio::test(start_paused = true)]
-async fn a_wait_has_an_end() {
+async fn a_wait_times_out() {
     let (permits, shop) = (permits(), Shop::default());
     let inner = shop.service(secs(100));
     let control = inner.control.clone();
@@ -21,7 +21,7 @@ async fn a_wait_has_an_end() {
     assert_eq!(kind(&error), ErrorKind::WaitTimeout);
     assert_eq!(
         error.to_string(),
-        "the wait for buy+7 ended before it was free"
+        "no permit for buy+7 became free within 3s: retry later, or raise wait_timeout"
     );
     let waited = start.elapsed();
     assert!(waited >= secs(3) && waited < millis(3100), "{waited:?}");
@@ -30,7 +30,7 @@ async fn a_wait_has_an_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_end_for_all_names_together() {
+async fn the_wait_timeout_covers_all_names() {
     let (permits, shop) = (permits(), Shop::default());
     let holders = [("1", 2), ("2", 60)].map(|(product, seconds)| {
         let service = mutex(&permits).layer(shop.service(secs(seconds)));
@@ -44,7 +44,7 @@ async fn one_end_for_all_names_together() {
     let error = service.oneshot(buy("7")).await.unwrap_err();
     assert_eq!(
         error.to_string(),
-        "the wait for buy+2 ended before it was free"
+        "no permit for buy+2 became free within 3s: retry later, or raise wait_timeout"
     );
     let waited = start.elapsed();
     assert!(waited >= secs(3) && waited < millis(3100), "{waited:?}");
@@ -54,7 +54,7 @@ async fn one_end_for_all_names_together() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn so_many_may_wait_for_a_key_and_so_many_for_any() {
+async fn waiting_requests_are_bounded_per_key_and_in_total() {
     let (permits, shop) = (permits(), Shop::default());
     let service =
         (mutex(&permits).max_waiting(2).max_waiting_total(3)).layer(shop.service(secs(1)));
@@ -67,22 +67,22 @@ async fn so_many_may_wait_for_a_key_and_so_many_for_any() {
         let answer = service.clone().oneshot(buy(product));
         async move { kind(&answer.await.unwrap_err()) }
     };
-    // Two for the first product, and no third;
+    // Two for the first product, and no third.
     for _ in 0..2 {
         inside.push(tokio::spawn(service.clone().oneshot(buy("1"))));
     }
     settle().await;
     assert_eq!(refused("1").await, ErrorKind::TooManyWaiting);
-    // one more in all, and no other, not even for a key that is free.
+    // One more in total, and no other, not even for a free key.
     let third = tokio::spawn(service.clone().oneshot(buy("2")));
     settle().await;
     assert_eq!(refused("2").await, ErrorKind::TooManyWaiting);
     assert_eq!(refused("3").await, ErrorKind::TooManyWaiting);
-    // A place is free again when somebody gives up,
+    // A cancelled wait makes room for another one.
     third.abort();
     settle().await;
     service.clone().oneshot(buy("3")).await.unwrap();
-    // and when somebody goes in.
+    // So does a granted one.
     for one in inside {
         one.await.unwrap().unwrap();
     }
@@ -91,7 +91,7 @@ async fn so_many_may_wait_for_a_key_and_so_many_for_any() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_full_key_can_refuse_at_once() {
+async fn reject_when_full_rejects_at_once() {
     let (permits, shop) = (permits(), Shop::default());
     let service = mutex(&permits)
         .reject_when_full()
@@ -108,16 +108,16 @@ async fn a_full_key_can_refuse_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_goes_away_leaves_the_line() {
+async fn a_dropped_request_leaves_the_queue() {
     let (permits, shop) = (permits(), Shop::default());
     let service = mutex(&permits).layer(shop.service(secs(1)));
     let first = tokio::spawn(service.clone().oneshot(buy("7")));
     settle().await;
-    let gone = tokio::spawn(service.clone().oneshot(buy("7")));
+    let dropped = tokio::spawn(service.clone().oneshot(buy("7")));
     settle().await;
     let last = tokio::spawn(service.oneshot(buy("7")));
     settle().await;
-    gone.abort();
+    dropped.abort();
     let start = Instant::now();
     first.await.unwrap().unwrap();
     last.await.unwrap().unwrap();
@@ -126,7 +126,7 @@ async fn who_goes_away_leaves_the_line() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_future_that_is_never_polled_holds_nothing() {
+async fn an_unpolled_future_holds_no_key() {
     let (permits, shop) = (permits(), Shop::default());
     let mut service = mutex(&permits).layer(shop.service(secs(1)));
     let idle = tower::Service::call(&mut service, buy("7"));
@@ -138,12 +138,12 @@ async fn a_future_that_is_never_polled_holds_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_grant_that_is_not_polled_for_goes_on_to_the_next() {
+async fn an_unclaimed_grant_passes_to_the_next_request() {
     let (permits, shop) = (permits(), Shop::default());
     let mut service = mutex(&permits).layer(shop.service(secs(1)));
     let first = tokio::spawn(service.clone().oneshot(buy("7")));
     settle().await;
-    // In line, and then forgotten for a while.
+    // Enqueued, and then not polled for a while.
     let mut idle = Box::pin(tower::Service::call(&mut service, buy("7")));
     assert!(futures_util::poll!(idle.as_mut()).is_pending());
     settle().await;
@@ -159,11 +159,11 @@ async fn a_grant_that_is_not_polled_for_goes_on_to_the_next() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_grant_that_is_lost_before_anybody_polls_is_not_gone_in_on() {
+async fn a_grant_lost_before_the_poll_admits_no_request() {
     let permits = permits();
     let holds = Strict::new(|request: Request<()>| {
         let held = request.extensions().get::<HeldKeys>().unwrap();
-        let kept = held.get("buy", 7).unwrap().keep();
+        let kept = held.get("buy", 7).unwrap().upgrade();
         std::future::ready(kept.map(|_| Response::new(())).ok_or(Boom("lost")))
     });
     for choice in [OnLost::Continue, OnLost::End] {
@@ -172,14 +172,14 @@ async fn a_grant_that_is_lost_before_anybody_polls_is_not_gone_in_on() {
         assert!(futures_util::poll!(request.as_mut()).is_pending());
         settle().await;
         assert_eq!(layer.inspect(7).await.unwrap().in_use, 1);
-        // Nothing runs for two leases: as if the process had been stopped.
+        // No task runs for two leases, as if the process had been stopped.
         tokio::time::advance(secs(20)).await;
         request.await.expect("in line again");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_disabled_layer_does_nothing() {
+async fn a_disabled_layer_acquires_nothing() {
     let (permits, shop) = (permits(), Shop::default());
     let service = mutex(&permits).enabled(false).layer(shop.service(secs(1)));
     let both = [(); 2].map(|()| tokio::spawn(service.clone().oneshot(buy("7"))));
@@ -192,7 +192,7 @@ async fn a_disabled_layer_does_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_shutdown_refuses_newcomers() {
+async fn a_shutdown_rejects_new_requests() {
     let (permits, shop) = (permits(), Shop::default());
     let layer = mutex(&permits);
     permits.shutdown(secs(1)).await.unwrap();

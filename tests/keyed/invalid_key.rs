@@ -1,4 +1,4 @@
-//! Keys that are none.
+//! Invalid, missing and panicking keys.
 
 use crate::shop::*;
 use crate::support::*;
@@ -7,7 +7,7 @@ use tower::{Layer, Service, ServiceExt};
 use tower_permit::layers::keyed::{KeyExtractor, OnMissingKey, path_segment, query};
 use tower_permit::{Error, ErrorKind, Key, KeyedConcurrencyLimitLayer, KeyedMutexLayer};
 
-/// The error, and the status as HTTP and as gRPC, of a request with this extractor.
+/// Returns the error of a request with this extractor, and its HTTP and gRPC status.
 async fn refused<K>(extractor: K) -> (Error, u16, String)
 where
     K: KeyExtractor<Request<()>> + Clone,
@@ -39,19 +39,19 @@ where
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_extractor_that_panics() {
+async fn a_panic_of_the_extractor_rejects_the_request() {
     let (error, status, code) =
         refused(|_: &Request<()>| -> String { panic!("no such header") }).await;
     assert_eq!(error.kind(), ErrorKind::ExtractorPanicked);
     assert_eq!(
         error.to_string(),
-        "the key extractor of the layer \"buy\" panicked"
+        "the key extractor of the layer \"buy\" panicked: return `None` for a request without a key"
     );
     assert_eq!((status, &*code), (500, "13"));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_panic_is_one_requests_own() {
+async fn a_panic_of_the_extractor_affects_one_request() {
     let (permits, shop) = (permits(), Shop::default());
     let careless = |request: &Request<()>| {
         let id = request.uri().path().split('/').nth(2).unwrap();
@@ -66,29 +66,29 @@ async fn a_panic_is_one_requests_own() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_extractor_that_panics_beside_others() {
+async fn a_panic_within_a_tuple_of_extractors_is_caught() {
     let panics = |_: &Request<()>| -> u32 { panic!("no such header") };
     let (error, status, code) = refused((path_segment(1), panics, query("id"))).await;
     assert_eq!(error.kind(), ErrorKind::ExtractorPanicked);
     assert_eq!((status, &*code), (500, "13"));
-    // The ones after a key that is missing are not asked.
+    // Extractors after a missing key are not called.
     let (error, ..) = refused((query("id"), panics)).await;
     assert_eq!(error.kind(), ErrorKind::MissingKey);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_of_a_megabyte() {
+async fn a_key_of_a_megabyte_is_rejected() {
     let (error, status, code) = refused(|_: &Request<()>| vec![b'a'; 1 << 20]).await;
     assert_eq!(error.kind(), ErrorKind::InvalidKey);
     assert_eq!(
         error.to_string(),
-        "not a key: a name of 1048579 bytes is too long: 65536 is the most"
+        "invalid key: a name of 1048579 bytes is too long: use at most 65536"
     );
     assert_eq!((status, &*code), (400, "3"));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_long_key_is_fine() {
+async fn a_long_key_is_accepted() {
     let (permits, shop) = (permits(), Shop::default());
     let long = |request: &Request<()>| {
         let mut key = vec![b'a'; 60_000];
@@ -105,33 +105,33 @@ async fn a_long_key_is_fine() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn too_many_names() {
+async fn too_many_names_are_rejected() {
     let (error, status, code) = refused(|_: &Request<()>| Key::all(0..65)).await;
     assert_eq!(error.kind(), ErrorKind::InvalidKey);
     assert_eq!(
         error.to_string(),
-        "a key of more than 64 names cannot be taken"
+        "the key has more than 64 names: use at most 64"
     );
     assert_eq!((status, &*code), (400, "3"));
 
-    // The same one many times is one,
+    // Repeated names count once.
     let (permits, shop) = (permits(), Shop::default());
     let same = |_: &Request<()>| Key::all((0..1000).map(|n| n % 64));
     let layer = KeyedMutexLayer::new(&permits, "buy", same).unwrap();
     let service = layer.layer(shop.service(millis(1)));
-    // and so many are fine.
+    // 64 names are accepted.
     service.clone().oneshot(buy("7")).await.unwrap();
     service.oneshot(buy("7")).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_limit_of_zero() {
+async fn a_limit_of_zero_is_rejected() {
     let (error, status, code) = refused(|_: &Request<()>| Key::from("7").with_limit(0)).await;
     assert_eq!(error.kind(), ErrorKind::InvalidConfig);
     assert_eq!((status, &*code), (500, "13"));
     let layer = KeyedConcurrencyLimitLayer::new(&permits(), "buy", 0, path_segment(1));
     assert_eq!(layer.unwrap_err().kind(), ErrorKind::InvalidConfig);
-    // A mutex has no use for a limit.
+    // A mutex ignores the limit.
     let shop = Shop::default();
     let odd = |_: &Request<()>| Key::from("7").with_limit(0);
     let layer = KeyedMutexLayer::new(&permits(), "buy", odd).unwrap();
@@ -143,7 +143,7 @@ async fn a_limit_of_zero() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_key() {
+async fn a_required_key_is_missing() {
     let none: [&str; 0] = [];
     for (error, status, code) in [
         refused(query("id")).await,
@@ -155,14 +155,14 @@ async fn no_key() {
         assert_eq!(error.kind(), ErrorKind::MissingKey);
         assert_eq!(
             error.to_string(),
-            "the request has no key for the layer \"buy\""
+            "the request has no key for the layer \"buy\", which requires one"
         );
         assert_eq!((status, &*code), (400, "3"));
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_key_passes_by_default() {
+async fn a_missing_key_passes_by_default() {
     let (permits, shop) = (permits(), Shop::default());
     let layer = KeyedMutexLayer::new(&permits, "buy", query("id")).unwrap();
     let service = layer.layer(shop.service(secs(1)));
@@ -175,13 +175,13 @@ async fn no_key_passes_by_default() {
 }
 
 #[test]
-fn a_name_that_is_too_long() {
+fn a_layer_name_that_is_too_long_is_an_error() {
     let layer = KeyedMutexLayer::new(&permits(), "a".repeat(70_000), path_segment(1));
     assert_eq!(layer.unwrap_err().kind(), ErrorKind::InvalidConfig);
 }
 
 #[test]
-fn no_runtime() {
+fn a_call_outside_a_runtime_is_rejected() {
     let mut service = mutex(&permits()).layer(Strict::new(|_: Request<()>| async {
         Ok::<_, Boom>(Response::new(()))
     }));

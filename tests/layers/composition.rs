@@ -1,4 +1,4 @@
-//! With the other middleware of tower.
+//! The limit together with other middleware of tower.
 
 use crate::support::*;
 use std::convert::Infallible;
@@ -10,7 +10,7 @@ use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_permit::{BoxError, DistributedConcurrencyLimitLayer as LimitLayer, ErrorKind};
 
 #[tokio::test(start_paused = true)]
-async fn a_buffer_survives_a_refusal() {
+async fn a_buffer_survives_a_rejection() {
     let semaphore = semaphore(1);
     let mut service = ServiceBuilder::new()
         .buffer(8)
@@ -31,26 +31,26 @@ async fn a_buffer_survives_a_refusal() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn load_shed_wants_the_reject_mode() {
+async fn load_shed_works_with_reject_when_full() {
     let semaphore = semaphore(1);
     let layer = LimitLayer::new(semaphore.clone()).release_at_response();
     let mut service = ServiceBuilder::new()
         .load_shed()
         .layer(layer.reject_when_full())
         .service(echo());
-    // Nothing is shed while there is room,
+    // No request is shed while a permit is free.
     for _ in 0..3 {
         let answer = service.ready().await.unwrap().call("hello").await;
         assert_eq!(answer.unwrap(), "hello");
     }
-    // and when there is none, it is the limit that says so.
+    // Without a free permit, the limit rejects the request.
     let _held = semaphore.acquire().await.unwrap();
     let error = service.ready().await.unwrap().call("hello").await;
     assert_eq!(kind(&error.unwrap_err()), ErrorKind::LimitReached);
 }
 
 #[tokio::test(start_paused = true)]
-async fn load_shed_over_a_limit_that_waits_sheds_all() {
+async fn load_shed_over_a_waiting_limit_sheds_everything() {
     let layer = LimitLayer::new(semaphore(5)).release_at_response();
     let mut service = ServiceBuilder::new()
         .load_shed()
@@ -65,11 +65,11 @@ async fn load_shed_over_a_limit_that_waits_sheds_all() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn steer_does_not_starve_those_it_does_not_choose() {
+async fn steer_does_not_starve_other_services() {
     let semaphore = semaphore(2);
     let layer = LimitLayer::new(semaphore.clone()).release_at_response();
     let services = [layer.layer(echo()), layer.layer(echo())];
-    // `Steer` makes all of its services ready before it picks one: the other one's reservation must not rest.
+    // `Steer` makes all its services ready before it picks one: the reservation of the others must expire.
     let mut steer = tower::steer::Steer::new(services, |request: &&str, _: &[_]| {
         usize::from(*request == "second")
     });
@@ -136,7 +136,7 @@ impl Policy<(), (), BoxError> for ThreeTimes {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_attempt_of_a_retry_takes_a_permit_of_its_own() {
+async fn each_retry_attempt_acquires_its_own_permit() {
     let semaphore = semaphore(1);
     let attempts = Arc::new(AtomicUsize::new(0));
     let counted = attempts.clone();
@@ -157,7 +157,7 @@ async fn each_attempt_of_a_retry_takes_a_permit_of_its_own() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_timeout_outside_gives_up_the_place() {
+async fn an_outer_timeout_cancels_the_wait() {
     let semaphore = semaphore(1);
     let held = semaphore.acquire().await.unwrap();
     let mut service = ServiceBuilder::new()
@@ -167,7 +167,7 @@ async fn a_timeout_outside_gives_up_the_place() {
             std::future::pending::<()>().await;
             Ok::<_, Infallible>(())
         }));
-    // The wait is in `poll_ready`, which `Timeout` does not bound; without it all is in the future.
+    // `Timeout` does not bound a wait in `poll_ready`. Without `poll_ready` the whole wait is in the future.
     let error = service.call(()).await.unwrap_err();
     assert!(error.is::<tower::timeout::error::Elapsed>());
     drop(held);
@@ -175,7 +175,7 @@ async fn a_timeout_outside_gives_up_the_place() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn two_limits_in_a_row() {
+async fn two_limits_compose() {
     let (outer, inner) = (semaphore(2), semaphore(1));
     let witness = Witness::default();
     let seen = witness.clone();

@@ -1,4 +1,4 @@
-//! An axum server on a real socket.
+//! An axum server on a TCP socket.
 
 use crate::modes;
 use crate::shop::permits;
@@ -22,7 +22,7 @@ async fn serve(app: Router) -> SocketAddr {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_shop_sells_what_it_has_and_no_more() {
+async fn a_shop_sells_exactly_its_stock() {
     let permits = permits();
     let stock: Arc<[AtomicI64; 2]> = Arc::new([5.into(), 5.into()]);
     let (last, shelves) = (Arc::new(AtomicU64::new(0)), stock.clone());
@@ -33,7 +33,7 @@ async fn a_shop_sells_what_it_has_and_no_more() {
             if id == 0 {
                 assert!(last.swap(token, Ordering::SeqCst) < token);
             }
-            // Read, think, and write: wrong, if two do it at once.
+            // Read, work and write: wrong if two requests do it at once.
             let left = shelves[id].load(Ordering::SeqCst);
             tokio::time::sleep(millis(3)).await;
             shelves[id].store(left - i64::from(left > 0), Ordering::SeqCst);
@@ -84,7 +84,7 @@ async fn within_nest_a_layer_sees_the_path_without_the_prefix() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn refusals_are_answers() {
+async fn rejections_are_responses() {
     let permits = permits();
     let layer = KeyedMutexLayer::new(&permits, "buy", query("id")).unwrap();
     let layer = layer
@@ -109,18 +109,18 @@ async fn refusals_are_answers() {
     let first = tokio::spawn(reqwest::get(format!("http://{address}/?id=7")));
     timeout(secs(10), inside.recv()).await.unwrap();
     assert_eq!(status("?id=7").await, 429);
-    // The client goes away: the key is free.
+    // The client disconnects: the key is free.
     first.abort();
     let mut tries = 0;
     while layer.inspect("7").await.unwrap().in_use > 0 {
         tries += 1;
-        assert!(tries < 1000, "never given back");
+        assert!(tries < 1000, "never released");
         tokio::time::sleep(millis(10)).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_never_takes_a_body_that_was_cut_for_a_whole_one() {
+async fn a_client_sees_an_error_for_a_cut_body() {
     let permits = modes::builder(Memory::new())
         .lease(secs(1))
         .build()
@@ -151,7 +151,7 @@ async fn a_client_never_takes_a_body_that_was_cut_for_a_whole_one() {
     assert!(end.is_err(), "cut, not complete");
 }
 
-/// Nobody listens there.
+/// A coordinator for a server that does not exist.
 #[cfg(feature = "redis")]
 fn unreachable() -> Coordinator {
     modes::coordinator(tower_permit::Redis::new("redis://127.0.0.1:1").unwrap())
@@ -159,7 +159,7 @@ fn unreachable() -> Coordinator {
 
 #[cfg(feature = "redis")]
 #[tokio::test]
-async fn without_a_backend_requests_are_refused_or_pass_by_choice() {
+async fn during_an_outage_requests_are_rejected_or_allowed() {
     use tower::{Layer, ServiceExt};
 
     let shop = crate::shop::Shop::default();

@@ -1,4 +1,4 @@
-//! Who keeps whom out.
+//! Which requests exclude each other.
 
 use crate::modes;
 use crate::shop::*;
@@ -11,7 +11,7 @@ use tower_permit::layers::keyed::{header, key_fn, path_segment, query};
 use tower_permit::{Key, KeyedConcurrencyLimitLayer, KeyedMutexLayer, Memory};
 
 #[tokio::test(start_paused = true)]
-async fn one_at_a_time_for_each_product() {
+async fn one_request_at_a_time_for_each_key() {
     let (permits, shop) = (permits(), Shop::default());
     let service = mutex(&permits).layer(shop.service(millis(10)));
     let start = Instant::now();
@@ -36,7 +36,7 @@ async fn one_at_a_time_for_each_product() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn two_processes_exclude_each_other() {
+async fn two_coordinators_exclude_each_other() {
     let (memory, shop) = (Memory::new(), Shop::default());
     let services = [1, 2].map(|_| {
         let permits = modes::coordinator(memory.clone());
@@ -54,7 +54,7 @@ async fn two_processes_exclude_each_other() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn first_come_first_served_for_each_product() {
+async fn requests_for_one_key_are_served_in_order() {
     let (permits, shop) = (permits(), Shop::default());
     let service = mutex(&permits).layer(shop.service(millis(10)));
     let mut buyers = Vec::new();
@@ -76,7 +76,7 @@ async fn first_come_first_served_for_each_product() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn two_spellings_of_a_product_are_one_and_two_products_are_two() {
+async fn encodings_of_one_segment_are_one_key() {
     let (permits, shop) = (permits(), Shop::default());
     let service = mutex(&permits).layer(shop.service(secs(1)));
     let first = tokio::spawn(service.clone().oneshot(buy("a%62")));
@@ -96,10 +96,10 @@ async fn two_spellings_of_a_product_are_one_and_two_products_are_two() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn layers_of_different_names_have_nothing_to_do_with_each_other() {
+async fn layers_with_different_names_are_independent() {
     let (permits, shop) = (permits(), Shop::default());
     let mut inside = Vec::new();
-    // A key and a name that look alike when joined, and the other kind under the same name.
+    // A layer name and a key that look alike when joined, and a limit with the name of a mutex.
     for (name, key) in [("buy", "7"), ("sell", "7"), ("buy+7", ""), ("", "buy+7")] {
         let layer = KeyedMutexLayer::new(&permits, name, move |_: &Request<()>| key).unwrap();
         let service = layer.layer(shop.service(secs(1)));
@@ -118,7 +118,7 @@ async fn layers_of_different_names_have_nothing_to_do_with_each_other() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn two_layers_of_one_name_are_one() {
+async fn layers_with_one_name_share_their_keys() {
     let (permits, shop) = (permits(), Shop::default());
     let services = [mutex(&permits), mutex(&permits)].map(|one| one.layer(shop.service(millis(9))));
     let buyers = services.map(|service| tokio::spawn(service.oneshot(buy("7"))));
@@ -129,7 +129,7 @@ async fn two_layers_of_one_name_are_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_tenant_has_three_and_none_slows_another() {
+async fn each_tenant_has_its_limit_and_delays_no_other() {
     let (permits, shop) = (permits(), Shop::default());
     let tenant = header(HeaderName::from_static("x-tenant"));
     let layer = KeyedConcurrencyLimitLayer::new(&permits, "tenant", 3, tenant).unwrap();
@@ -138,7 +138,7 @@ async fn each_tenant_has_three_and_none_slows_another() {
     let tenants: Vec<_> = (0..20).map(|tenant| format!("tenant {tenant}")).collect();
     let mut tasks = Vec::new();
     for (at, tenant) in tenants.iter().enumerate() {
-        // The first ones bring ten times the load.
+        // The first tenants send ten times the load.
         for _ in 0..if at < 3 { 120 } else { 12 } {
             let uri = format!("/tenants/{at}");
             let request = Request::get(uri).header("x-tenant", tenant).body(());
@@ -164,7 +164,7 @@ async fn each_tenant_has_three_and_none_slows_another() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_key_may_bring_its_limit() {
+async fn a_key_may_have_its_own_limit() {
     let (permits, shop) = (permits(), Shop::default());
     let plan = |request: &Request<()>| {
         let tenant = request.uri().path().trim_start_matches("/tenants/");
@@ -188,7 +188,7 @@ async fn the_key_may_bring_its_limit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn several_names_exclude_whoever_has_one_of_them() {
+async fn a_key_of_several_names_excludes_requests_for_each_name() {
     let permits = permits();
     let cart = key_fn(|products: &Vec<u32>| Key::all(products.iter().copied()));
     let layer = KeyedMutexLayer::new(&permits, "buy", cart).unwrap();
@@ -206,7 +206,7 @@ async fn several_names_exclude_whoever_has_one_of_them() {
             Ok(())
         }
     }));
-    // Every order of every overlap.
+    // Each order of each overlap.
     let carts = [
         vec![0, 1],
         vec![1, 0],
@@ -230,7 +230,7 @@ async fn several_names_exclude_whoever_has_one_of_them() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_taken_goes_back_if_the_rest_is_not_to_be_had() {
+async fn acquired_names_are_released_if_the_rest_times_out() {
     let permits = permits();
     let both = key_fn(|_: &()| Key::all(["a", "b"]));
     let layer = KeyedMutexLayer::new(&permits, "buy", both).unwrap();
@@ -254,19 +254,19 @@ async fn what_was_taken_goes_back_if_the_rest_is_not_to_be_had() {
         .layer(Strict::new(|_| async { Ok(()) }));
     assert!(
         at_once.clone().oneshot("a").await.is_err(),
-        "it is taken first"
+        "it is acquired first"
     );
     let error = waiting.await.unwrap().unwrap_err();
     assert_eq!(kind(&error), tower_permit::ErrorKind::WaitTimeout);
-    // The one bound is for both.
+    // One timeout covers both names.
     assert!(start.elapsed() < millis(3100), "{:?}", start.elapsed());
     settle().await;
-    at_once.oneshot("a").await.expect("given back");
+    at_once.oneshot("a").await.expect("released");
     b.await.unwrap().unwrap();
 }
 
 #[tokio::test(start_paused = true)]
-async fn extractors_together() {
+async fn tuples_of_extractors_join_their_keys() {
     let (permits, shop) = (permits(), Shop::default());
     let both = (path_segment(1), query("size"));
     let layer = KeyedMutexLayer::new(&permits, "buy", both).unwrap();

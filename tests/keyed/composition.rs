@@ -1,4 +1,4 @@
-//! With other layers, in the order that the guide recommends.
+//! Keyed layers together with other layers, in the order that the guide recommends.
 
 use crate::shop::*;
 use crate::support::*;
@@ -11,14 +11,14 @@ use tower::{BoxError, ServiceBuilder, ServiceExt};
 use tower_permit::{DistributedConcurrencyLimitLayer as LimitLayer, ErrorKind, HeldKeys};
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_for_a_key_holds_no_permit_of_an_inner_limit() {
+async fn a_wait_for_a_key_holds_no_permit_of_an_inner_limit() {
     let (permits, shop) = (permits(), Shop::default());
     let semaphore = permits.semaphore("database", 3).unwrap();
     let service = ServiceBuilder::new()
         .layer(mutex(&permits))
         .layer(LimitLayer::new(semaphore.clone()).release_at_response())
         .service(shop.service(secs(1)));
-    // A crowd for one product,
+    // Many requests for one product.
     let crowd: Vec<_> = (0..20)
         .map(|_| tokio::spawn(service.clone().oneshot(buy("hot"))))
         .collect();
@@ -27,7 +27,7 @@ async fn who_waits_for_a_key_holds_no_permit_of_an_inner_limit() {
         (semaphore.stats().in_use, semaphore.stats().waiting),
         (1, 0)
     );
-    // which leaves the others all the room that is left.
+    // Requests for other products get the rest of the limit.
     let others = ["1", "2"].map(|product| tokio::spawn(service.clone().oneshot(buy(product))));
     settle().await;
     assert_eq!(
@@ -44,7 +44,7 @@ async fn who_waits_for_a_key_holds_no_permit_of_an_inner_limit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_for_a_key_holds_nothing_of_towers_own_limit_or_buffer() {
+async fn a_wait_for_a_key_occupies_no_tower_limit_or_buffer() {
     let (permits, shop) = (permits(), Shop::default());
     let inner = tower::util::BoxCloneService::new(
         ServiceBuilder::new()
@@ -70,7 +70,7 @@ async fn who_waits_for_a_key_holds_nothing_of_towers_own_limit_or_buffer() {
     assert_eq!(shop.product("hot").peak(), 1);
 }
 
-/// Three attempts.
+/// Retries up to three attempts.
 #[derive(Clone)]
 struct Attempts(usize);
 
@@ -95,7 +95,7 @@ impl Policy<Request<()>, Response<()>, Boom> for Attempts {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_recommended_order() {
+async fn the_recommended_order_works() {
     let permits = permits();
     let semaphore = permits.semaphore("database", 5).unwrap();
     let traced = Arc::new(AtomicUsize::new(0));
@@ -103,7 +103,7 @@ async fn the_recommended_order() {
     let (attempts, seen) = (Arc::new(AtomicUsize::new(0)), witness.clone());
     let counted = attempts.clone();
     let service = ServiceBuilder::new()
-        // trace: sees all, refusals too
+        // trace: sees all requests, also rejected ones
         .map_result({
             let traced = traced.clone();
             move |result: Result<Response<()>, BoxError>| {
@@ -119,7 +119,7 @@ async fn the_recommended_order() {
             let (inside, attempt) = (seen.enter(), counted.fetch_add(1, Ordering::SeqCst));
             assert!(request.extensions().get::<HeldKeys>().is_some());
             async move {
-                // Of each three attempts the third is good, unless the request hangs.
+                // The third of three attempts succeeds, unless the request hangs.
                 let hangs =
                     request.uri().path().contains("hang") || request.uri().query().is_some();
                 tokio::time::sleep(if hangs { secs(60) } else { secs(1) }).await;
@@ -131,17 +131,17 @@ async fn the_recommended_order() {
             }
         }));
 
-    // Waits as long as it likes for its key: the timeout is for the work alone. 8 × 3 s.
+    // The timeout bounds the work, not the wait for the key: 8 × 3 s.
     let tasks: Vec<_> = (0..8)
         .map(|_| tokio::spawn(service.clone().oneshot(buy("7"))))
         .collect();
     for task in tasks {
         task.await.unwrap().unwrap();
     }
-    // The key was held over all attempts, and so was the permit.
+    // The key and the permit were held over all attempts.
     assert_eq!((attempts.load(Ordering::SeqCst), witness.peak()), (24, 1));
 
-    // A request that hangs gives all of it back after its timeout.
+    // A request that hangs releases both after its timeout.
     let hangs = tokio::spawn(service.clone().oneshot(request("/products/7/buy?hang")));
     settle().await;
     attempts.store(0, Ordering::SeqCst);
@@ -157,7 +157,7 @@ async fn the_recommended_order() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_buffer_survives_a_refusal() {
+async fn a_buffer_survives_a_rejection() {
     let (permits, shop) = (permits(), Shop::default());
     let mut service = ServiceBuilder::new()
         .buffer(8)
@@ -180,7 +180,7 @@ async fn a_buffer_survives_a_refusal() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_load_shed_outside_sheds_nothing() {
+async fn an_outer_load_shed_sheds_nothing() {
     let (permits, shop) = (permits(), Shop::default());
     let service = ServiceBuilder::new()
         .load_shed()

@@ -1,4 +1,4 @@
-//! Requests that get no permit.
+//! Requests that are rejected.
 
 use crate::support::*;
 use bytes::Bytes;
@@ -11,7 +11,7 @@ use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_permit::{DistributedConcurrencyLimitLayer as LimitLayer, Error, ErrorKind};
 
 #[tokio::test(start_paused = true)]
-async fn a_wait_that_takes_too_long_is_refused_in_call() {
+async fn a_wait_timeout_is_reported_by_call() {
     let semaphore = semaphore(1);
     let _held = semaphore.acquire().await.unwrap();
     let inner = echo();
@@ -31,7 +31,7 @@ async fn a_wait_that_takes_too_long_is_refused_in_call() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wait_inside_the_future_is_bounded_too() {
+async fn a_wait_in_the_future_times_out() {
     let semaphore = semaphore(1);
     let _held = semaphore.acquire().await.unwrap();
     let mut service = LimitLayer::new(semaphore)
@@ -46,7 +46,7 @@ async fn a_wait_inside_the_future_is_bounded_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refusal_is_for_one_call() {
+async fn a_rejection_applies_to_one_call() {
     let semaphore = semaphore(1);
     let held = semaphore.acquire().await.unwrap();
     let mut service = LimitLayer::new(semaphore)
@@ -61,7 +61,7 @@ async fn a_refusal_is_for_one_call() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_old_refusal_is_not_news() {
+async fn an_old_rejection_is_discarded() {
     let semaphore = semaphore(1);
     let held = semaphore.acquire().await.unwrap();
     let mut service = LimitLayer::new(semaphore)
@@ -76,7 +76,7 @@ async fn an_old_refusal_is_not_news() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_too_many_waiting_is_refused_at_once() {
+async fn a_request_above_max_waiting_is_rejected_at_once() {
     let semaphore = semaphore(1);
     let _held = semaphore.acquire().await.unwrap();
     let layer = LimitLayer::new(semaphore)
@@ -91,14 +91,14 @@ async fn one_too_many_waiting_is_refused_at_once() {
     let error = third.call("hello").await.unwrap_err();
     assert_eq!(kind(&error), ErrorKind::TooManyWaiting);
 
-    // A place that is given up can be had.
+    // A cancelled wait makes room for another one.
     let [_, second] = waiting;
     drop(second);
     assert!(stays_pending(&mut third).await);
 }
 
 #[tokio::test(start_paused = true)]
-async fn reject_mode_tries_once_in_call() {
+async fn reject_when_full_tries_once_in_call() {
     let semaphore = semaphore(1);
     let inner = echo();
     let control = inner.control.clone();
@@ -107,7 +107,7 @@ async fn reject_mode_tries_once_in_call() {
         .release_at_response()
         .layer(inner);
 
-    // `poll_ready` is the inner one's, and takes nothing.
+    // `poll_ready` only polls the inner service, and acquires nothing.
     assert!(matches!(poll_ready(&mut service), Poll::Ready(Ok(()))));
     assert!(is_free(&semaphore).await);
     control.busy(true);
@@ -129,7 +129,7 @@ async fn reject_mode_tries_once_in_call() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn inner_errors_pass_unwrapped() {
+async fn inner_errors_are_not_wrapped() {
     let inner = Strict::new(|()| std::future::ready(Err::<(), _>(Boom("boom"))));
     let mut service = LimitLayer::new(semaphore(1))
         .release_at_response()
@@ -140,7 +140,7 @@ async fn inner_errors_pass_unwrapped() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn disabled_does_nothing() {
+async fn a_disabled_layer_acquires_nothing() {
     let semaphore = semaphore(1);
     let _held = semaphore.acquire().await.unwrap();
     let layer = LimitLayer::new(semaphore).enabled(false);
@@ -157,7 +157,7 @@ async fn disabled_does_nothing() {
 }
 
 #[test]
-fn outside_a_runtime_a_call_is_refused() {
+fn a_call_outside_a_runtime_is_rejected() {
     let mut service = LimitLayer::new(semaphore(1))
         .release_at_response()
         .layer(service_fn(|()| async { Ok::<_, Boom>(()) }));
@@ -168,7 +168,7 @@ fn outside_a_runtime_a_call_is_refused() {
     assert_eq!(kind(&error), ErrorKind::NoRuntime);
 }
 
-/// Runs a future that never has to wait for an event from outside.
+/// Runs a future that needs no external event.
 fn futures_executor<F: Future>(future: F) -> F::Output {
     let waker = futures_util::task::noop_waker();
     let mut cx = std::task::Context::from_waker(&waker);
@@ -182,9 +182,9 @@ fn futures_executor<F: Future>(future: F) -> F::Output {
     panic!("it waits");
 }
 
-// === refusals as responses ===
+// === rejections as responses ===
 
-/// Refused by a limit that is reached.
+/// Returns the rejection of a request by a reached limit.
 async fn refused(layer: LimitLayer, request: Request<()>) -> Response<impl Body<Data = Bytes>> {
     let service = layer
         .reject_with_response()
@@ -206,7 +206,7 @@ async fn text<B: Body<Data = Bytes>>(body: B) -> String {
 }
 
 #[tokio::test(start_paused = true)]
-async fn http_is_told_429_and_when_to_come_back() {
+async fn http_gets_429_with_retry_after() {
     let (_held, layer) = full().await;
     let layers = [
         (
@@ -233,14 +233,14 @@ async fn http_is_told_429_and_when_to_come_back() {
         assert_eq!(error.kind(), kind);
         let length = response.body().size_hint().exact();
         let text = text(response.into_body()).await;
-        assert_eq!(text, "too many requests at the same time, try again later");
+        assert_eq!(text, "too many concurrent requests, retry later");
         assert_eq!(length, Some(text.len() as u64));
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn http_is_told_503_when_it_is_not_the_clients_doing() {
-    // Held for too long, before there was an answer.
+async fn http_gets_503_when_the_client_is_not_the_cause() {
+    // Held for too long, before there was a response.
     let service = LimitLayer::new(semaphore(1))
         .max_hold(secs(5))
         .reject_with_response()
@@ -254,12 +254,12 @@ async fn http_is_told_503_when_it_is_not_the_clients_doing() {
     assert_eq!(error.kind(), ErrorKind::HeldTooLong);
     assert_eq!(
         text(response.into_body()).await,
-        "temporarily unavailable, try again later"
+        "temporarily unavailable, retry later"
     );
 }
 
 #[tokio::test(start_paused = true)]
-async fn grpc_is_told_in_trailers_only() {
+async fn grpc_gets_a_trailers_only_response() {
     let (_held, layer) = full().await;
     for content_type in ["application/grpc", "application/grpc+proto"] {
         let request = Request::builder()
@@ -273,9 +273,7 @@ async fn grpc_is_told_in_trailers_only() {
         headers.insert("grpc-status", "8".parse().unwrap());
         headers.insert(
             "grpc-message",
-            "too many requests at the same time, try again later"
-                .parse()
-                .unwrap(),
+            "too many concurrent requests, retry later".parse().unwrap(),
         );
         assert_eq!(response.headers(), &headers);
         assert!(response.body().is_end_stream());
@@ -284,7 +282,7 @@ async fn grpc_is_told_in_trailers_only() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_two_choices_are_independent() {
+async fn hold_and_rejection_policies_are_independent() {
     let (held, layer) = full().await;
     let layer = layer.reject_when_full();
     let answers = bodies(|| Full::new(Bytes::from("hello")));
@@ -310,7 +308,7 @@ async fn the_two_choices_are_independent() {
     drop(held);
     let one = early.clone().oneshot(Request::new(())).await.unwrap();
     assert_eq!(one.status(), 200);
-    // The first has gone back at the response, the second stays in its body.
+    // The first permit was released with the response, the second is held by the body.
     let two = late.clone().oneshot(Request::new(())).await.unwrap();
     assert_eq!(two.status(), 200);
     assert_eq!(
@@ -326,7 +324,7 @@ async fn the_two_choices_are_independent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_inner_error_type_stays() {
+async fn reject_with_response_keeps_the_error_type() {
     let mut service = LimitLayer::new(semaphore(1))
         .reject_with_response()
         .layer(service_fn(|_: Request<()>| async {

@@ -1,4 +1,4 @@
-//! Each shape of the limit against each clause of the contract.
+//! Each configuration of the limit against each clause of the tower contract.
 
 use crate::support::*;
 use bytes::Bytes;
@@ -16,7 +16,7 @@ fn shareable<T: Send + Sync>() {}
 fn is_service<T: Clone + Send + Sync + 'static>(_: T) {}
 fn is_future<F: Future + Send + 'static>(_: F) {}
 
-/// Neither of these may be asked for anything.
+/// Without any trait: the layer must not require one.
 struct NotSync(#[allow(dead_code)] PhantomData<std::cell::Cell<()>>);
 
 #[test]
@@ -39,7 +39,7 @@ fn auto_traits() {
 }
 
 #[test]
-fn nothing_shows_in_debug_that_has_no_debug() {
+fn debug_needs_no_debug_of_the_parameters() {
     struct Opaque;
     let layer = LimitLayer::new(semaphore(1)).reject_with_response();
     assert!(format!("{layer:?}").starts_with("DistributedConcurrencyLimitLayer"));
@@ -48,12 +48,12 @@ fn nothing_shows_in_debug_that_has_no_debug() {
     let _ = layer_of(Opaque);
 }
 
-/// No bounds on the types themselves.
+/// The types themselves have no bounds.
 fn layer_of<S>(inner: S) -> DistributedConcurrencyLimit<S> {
     DistributedConcurrencyLimit::new(inner, semaphore(1))
 }
 
-/// The clauses, for a service of any shape over a limit of one.
+/// Checks the clauses for a service with any configuration and a limit of one.
 async fn keeps_the_contract<S, B>(name: &str, mut service: S)
 where
     S: Service<Request<()>, Response = Response<B>> + Clone + Send + Sync + 'static,
@@ -61,7 +61,7 @@ where
 {
     let request = || Request::new(());
 
-    // Ready, and then ready again, as often as one likes.
+    // A ready service stays ready, however often it is polled.
     for _ in 0..3 {
         assert!(ready(&mut service).await.is_ok(), "{name}");
         assert!(
@@ -69,26 +69,26 @@ where
             "{name}"
         );
     }
-    // A ready service answers, at once and late.
+    // A ready service responds to an immediate and to a late call.
     assert!(service.call(request()).await.is_ok(), "{name}");
     ready(&mut service).await.unwrap();
     tokio::time::sleep(secs(10)).await;
     assert!(service.call(request()).await.is_ok(), "{name}");
-    // A ready service that is replaced by its clone answers, both of them.
+    // A ready service and its clone both respond.
     ready(&mut service).await.unwrap();
     let mut clone = service.clone();
     let mut original = std::mem::replace(&mut service, clone.clone());
     assert!(original.call(request()).await.is_ok(), "{name}");
     ready(&mut clone).await.unwrap();
     assert!(clone.call(request()).await.is_ok(), "{name}");
-    // Never made ready: no panic.
+    // A call without `poll_ready` does not panic.
     assert!(service.clone().call(request()).await.is_ok(), "{name}");
-    // Several in a row, not one of them polled until later.
+    // Several calls. Their futures are polled later.
     let first = service.call(request());
     let second = service.call(request());
     drop(first);
     assert!(second.await.is_ok(), "{name}");
-    // A future that is dropped after one poll leaves nothing behind.
+    // A future dropped after one poll leaves no ticket.
     for _ in 0..3 {
         let mut future = Box::pin(service.call(request()));
         let _ = futures_util::poll!(future.as_mut());
@@ -99,7 +99,7 @@ where
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_shape_keeps_the_contract() {
+async fn every_configuration_keeps_the_tower_contract() {
     let answers = || {
         Strict::new(|_: Request<()>| {
             std::future::ready(Ok(Response::new(Full::new(Bytes::from("hello")))))
@@ -135,7 +135,7 @@ async fn every_shape_keeps_the_contract() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn never_may_be_written_as_the_longest_duration() {
+async fn the_longest_duration_means_never() {
     let mut service = LimitLayer::new(semaphore(1))
         .wait_timeout(Duration::MAX)
         .max_hold(Duration::MAX)

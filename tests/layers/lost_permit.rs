@@ -21,7 +21,7 @@ fn limit() -> (Coordinator, LimitLayer) {
     (permits, LimitLayer::new(semaphore))
 }
 
-/// Takes the one permit away, and waits until its process has surely heard of it.
+/// Evicts the only permit, and waits until its process has noticed.
 async fn evict(permits: &Coordinator) {
     let seen = permits.inspect("test").await.unwrap();
     let ticket = &seen.holders[0].ticket;
@@ -29,7 +29,7 @@ async fn evict(permits: &Coordinator) {
     tokio::time::sleep(secs(10)).await;
 }
 
-/// A service that is inside until it is told to answer.
+/// A service that runs until a signal to respond.
 fn slow(
     witness: Witness,
     answer: watch::Receiver<bool>,
@@ -47,7 +47,7 @@ fn slow(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_goes_on_by_default() {
+async fn a_request_continues_by_default() {
     let (permits, layer) = limit();
     let (answer, answered) = watch::channel(false);
     let witness = Witness::default();
@@ -63,7 +63,7 @@ async fn a_request_goes_on_by_default() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_ends_by_choice() {
+async fn a_request_ends_with_on_lost_end() {
     let (permits, layer) = limit();
     let (_answer, answered) = watch::channel(false);
     let witness = Witness::default();
@@ -80,7 +80,7 @@ async fn a_request_ends_by_choice() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_that_ends_by_choice_can_be_told_as_a_response() {
+async fn a_lost_permit_can_be_reported_as_a_response() {
     let (permits, layer) = limit();
     let (_answer, answered) = watch::channel(false);
     let service = layer
@@ -105,7 +105,7 @@ async fn streaming(layer: LimitLayer) -> (Feed, Pin<Box<PermitBody<Fed>>>) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_goes_on_by_default() {
+async fn a_body_continues_by_default() {
     let (permits, layer) = limit();
     let (feed, mut body) = streaming(layer).await;
     evict(&permits).await;
@@ -117,7 +117,7 @@ async fn a_body_goes_on_by_default() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_ends_by_choice_even_while_nothing_comes() {
+async fn a_pending_body_ends_with_on_lost_end() {
     let (permits, layer) = limit();
     let (_feed, mut body) = streaming(layer.on_lost(OnLost::End)).await;
     let read = tokio::spawn(async move { body.frame().await });
@@ -129,7 +129,7 @@ async fn a_body_ends_by_choice_even_while_nothing_comes() {
 
 #[tokio::test(start_paused = true)]
 async fn a_lost_permit_cannot_be_held_too_long() {
-    // Lost in the inner future, which goes on; the body then goes on too.
+    // Lost while the inner future runs, which continues. So does the body.
     let (permits, layer) = limit();
     let (answer, answered) = watch::channel(false);
     let service = layer
@@ -147,7 +147,7 @@ async fn a_lost_permit_cannot_be_held_too_long() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reservation_that_is_lost_is_taken_anew() {
+async fn a_lost_reservation_is_acquired_again() {
     let (permits, layer) = limit();
     let mut service = layer
         .reservation_ttl(secs(60))
@@ -162,7 +162,7 @@ async fn a_reservation_that_is_lost_is_taken_anew() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_shutdown_refuses_newcomers() {
+async fn a_shutdown_rejects_new_requests() {
     let (permits, layer) = limit();
     permits.shutdown(secs(1)).await.unwrap();
     let service = layer

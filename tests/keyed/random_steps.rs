@@ -1,4 +1,4 @@
-//! Requests that are dropped at any moment leave nothing behind.
+//! Requests that are dropped at any time leave no state.
 
 use crate::modes;
 use crate::shop::*;
@@ -13,7 +13,7 @@ const PRODUCTS: usize = 4;
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// Of these products, in one of two processes, with a second layer inside that takes one more.
+    /// A request for these products, in one of two processes, with an inner layer that acquires one more.
     Call(Vec<usize>, bool, usize),
     Poll(usize),
     Drop(usize),
@@ -56,7 +56,7 @@ fn run(steps: Vec<Step>) {
             let more = |request: &Request<()>| request.extensions().get().map(|More(at)| *at);
             let outer = KeyedMutexLayer::new(&permits, "buy", all).unwrap();
             let inner = KeyedMutexLayer::new(&permits, "buy", more).unwrap();
-            // Shorter than a lease. The inner layer's order is not that of the names: its waits may be for each other.
+            // Shorter than a lease: the inner layer acquires out of order, so requests may wait for each other.
             let inner = inner.wait_timeout(secs(2));
             outer.wait_timeout(secs(20)).layer(inner.layer(Strict::new(
                 move |request: Request<()>| {
@@ -96,11 +96,11 @@ fn run(steps: Vec<Step>) {
                 _ => {}
             }
         }
-        // Everybody who is still on the way ends,
+        // All pending requests end.
         let all = futures_util::future::join_all(futures);
         let ends = tokio::time::timeout(secs(120), all).await;
         drop(ends.expect("a request that never ends"));
-        // nobody was inside together with another, and all of it is free.
+        // Requests excluded each other, and all keys are free.
         for witness in witnesses {
             assert!(witness.peak() <= 1, "{} inside", witness.peak());
             assert_eq!(witness.inside(), 0);
@@ -114,7 +114,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn requests_dropped_at_any_moment_leave_nothing(steps in prop::collection::vec(step(), 0..100)) {
+    fn requests_dropped_at_any_time_leave_no_state(steps in prop::collection::vec(step(), 0..100)) {
         run(steps);
     }
 }

@@ -1,4 +1,4 @@
-//! An axum server on a real socket.
+//! An axum server on a TCP socket.
 
 use crate::support::*;
 use axum::Router;
@@ -20,7 +20,7 @@ async fn serve(app: Router) -> SocketAddr {
     address
 }
 
-/// A stream that is inside until its end, or its drop.
+/// A streamed body that the witness counts until it ends or is dropped.
 fn streamed(witness: &Witness, pieces: usize) -> Body {
     Body::from_stream(stream::unfold(
         (witness.enter(), pieces),
@@ -32,7 +32,7 @@ fn streamed(witness: &Witness, pieces: usize) -> Body {
     ))
 }
 
-/// A client without a pool: each request is a connection of its own.
+/// A client without a connection pool: each request opens a connection.
 fn client() -> reqwest::Client {
     reqwest::Client::builder()
         .pool_max_idle_per_host(0)
@@ -62,7 +62,7 @@ async fn many_connections_share_one_limit() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_full_server_says_429() {
+async fn a_full_server_responds_with_429() {
     let semaphore = semaphore(1);
     let app = Router::new().route("/", get(|| async { "hello" })).layer(
         LimitLayer::new(semaphore.clone())
@@ -80,14 +80,14 @@ async fn a_full_server_says_429() {
     assert_eq!(response.status(), 429);
     assert_eq!(response.headers()["retry-after"], "7");
     let text = response.text().await.unwrap();
-    assert_eq!(text, "too many requests at the same time, try again later");
+    assert_eq!(text, "too many concurrent requests, retry later");
     drop(held);
     let response = client().get(format!("http://{address}/")).send().await;
     assert_eq!(response.unwrap().text().await.unwrap(), "hello");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_that_goes_away_gives_back() {
+async fn a_disconnected_client_releases_its_permit() {
     let witness = Witness::default();
     let seen = witness.clone();
     let semaphore = semaphore(1);
@@ -111,13 +111,13 @@ async fn a_client_that_goes_away_gives_back() {
     assert!(!waiting.is_finished());
 
     drop(connection);
-    let permit = timeout(secs(10), waiting).await.expect("given back");
+    let permit = timeout(secs(10), waiting).await.expect("released");
     drop(permit.unwrap().unwrap());
     assert_eq!(witness.inside(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn head_and_no_content_hold_nothing() {
+async fn head_and_no_content_hold_no_permit() {
     let semaphore = semaphore(1);
     let app = Router::new()
         .route("/", get(|| async { "hello" }))
@@ -131,19 +131,19 @@ async fn head_and_no_content_hold_nothing() {
         let response = client.get(format!("http://{address}/none")).send().await;
         assert_eq!(response.unwrap().status(), 204);
         let permit = timeout(secs(10), semaphore.acquire()).await;
-        drop(permit.expect("given back").unwrap());
+        drop(permit.expect("released").unwrap());
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn background_work_keeps_the_permit() {
+async fn background_work_holds_the_permit() {
     let semaphore = semaphore(1);
     let (finish, finished) = tokio::sync::watch::channel(false);
     let handler = move |request: axum::extract::Request| async move {
         let guard = request
             .extensions()
             .get::<PermitHandle>()
-            .and_then(PermitHandle::keep);
+            .and_then(PermitHandle::upgrade);
         let accepted = guard.is_some();
         let mut finished = finished.clone();
         tokio::spawn(async move {
@@ -162,16 +162,11 @@ async fn background_work_keeps_the_permit() {
     let mut acquire = Box::pin(semaphore.acquire());
     assert!(timeout(millis(100), acquire.as_mut()).await.is_err());
     finish.send(true).unwrap();
-    drop(
-        timeout(secs(10), acquire)
-            .await
-            .expect("given back")
-            .unwrap(),
-    );
+    drop(timeout(secs(10), acquire).await.expect("released").unwrap());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn content_length_survives() {
+async fn content_length_is_unchanged() {
     let app = Router::new()
         .route("/", get(|| async { Bytes::from("hello") }))
         .layer(LimitLayer::new(semaphore(1)).reject_with_response());

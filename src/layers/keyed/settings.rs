@@ -1,0 +1,37 @@
+use crate::layers::settings::{OnLost, Settings};
+
+/// What a keyed layer does with a request without a key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum OnMissingKey {
+    /// Admits it without a permit. The default.
+    #[default]
+    Pass,
+    /// Rejects it with [`ErrorKind::MissingKey`](crate::ErrorKind::MissingKey); as a response, with status 400.
+    Reject,
+}
+
+/// The settings of one keyed layer, copied into its services.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct KeyedSettings {
+    pub(super) common: Settings,
+    pub(super) max_waiting_total: usize,
+    pub(super) on_missing_key: OnMissingKey,
+}
+
+const MAX_WAITING_TOTAL: usize = 16 * 1024;
+
+// === impl KeyedSettings ===
+
+impl KeyedSettings {
+    pub(super) fn new(on_lost: OnLost) -> Self {
+        Self {
+            common: Settings {
+                on_lost,
+                ..Settings::default()
+            },
+            max_waiting_total: MAX_WAITING_TOTAL,
+            on_missing_key: OnMissingKey::default(),
+        }
+    }
+}
