@@ -6,12 +6,15 @@ mod leases;
 mod rights;
 mod tls;
 
+use super::session::CHECK_TIMEOUT;
 use super::*;
 use crate::backend::support::etcd::EtcdCluster;
-use crate::backend::{Event, Grant, Outcome, Reply, TicketState, exchange_one};
+use crate::backend::{Call, Event, Grant, Outcome, Reply, TicketState, exchange_one};
+use crate::error::ErrorKind;
+use crate::name::Queue;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::mpsc;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep, timeout};
 
 const LEASE: Duration = Duration::from_secs(3);
 
@@ -127,7 +130,7 @@ impl Peer {
     }
 
     fn lease_id(&self) -> i64 {
-        self.session.inner.held_lease().expect("a lease")
+        self.session.shared.held_lease().expect("a lease")
     }
 
     fn revoke(&self, cluster: &EtcdCluster) {

@@ -39,7 +39,10 @@ fn bad_addresses_are_refused_and_never_repeated() {
 fn a_url_names_the_nodes_and_the_user() {
     let etcd = Etcd::of_url("etcd://me:s%40crt@a:1,b:2").unwrap();
     assert_eq!(etcd.servers, ["http://a:1", "http://b:2"]);
-    assert_eq!(etcd.user, Some(("me".to_owned(), "s@crt".to_owned())));
+    assert_eq!(
+        etcd.credentials,
+        Some(("me".to_owned(), "s@crt".to_owned()))
+    );
     assert!(Etcd::of_url("etcds://a:1/").unwrap().tls.is_some());
     for bad in [
         "",

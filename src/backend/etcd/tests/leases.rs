@@ -28,10 +28,10 @@ async fn a_line_that_was_lost_is_followed_by_another_watch() {
     let (mut a, b) = (Peer::of(&cluster), Peer::of(&cluster));
     assert!(is_held(&b.acquire(&[1]).await));
     assert_eq!(a.acquire(&[1]).await, [TicketState::Queued]);
-    let watch = || a.session.inner.book().desks[&queue()].watch;
+    let watch = || a.session.shared.state().names[&queue()].watch;
     let before = watch();
     assert!(before.is_some(), "it waits");
-    a.session.inner.lose(a.lease_id());
+    a.session.shared.lose_lease(a.lease_id());
     assert_eq!(watch(), None);
     assert_eq!(a.acquire(&[2]).await, [TicketState::Queued]);
     assert!(watch() > before);
@@ -231,7 +231,7 @@ async fn one_move_of_the_fence_is_for_all_names_in_doubt() {
         ..a.call()
     };
     let moves = || {
-        let key = wire::fence(PREFIX, &a.node);
+        let key = keys::session_key(DEFAULT_PREFIX, &a.node);
         let answer = cluster.ctl(&["get", &key, "-w", "fields"]);
         let mut lines = answer.lines();
         let version = lines.find_map(|line| line.strip_prefix("\"Version\" : "));

@@ -45,7 +45,7 @@ async fn rights_are_told_in_plain_words() {
     for (wrong, says) in [
         (etcd().credentials("me", "wrong"), "user and password"),
         (etcd().credentials("unknown", "secret"), "user and password"),
-        (etcd(), "wants a user"),
+        (etcd(), "requires a user"),
         (etcd().credentials("nobody", "secret"), "shop/"),
         (
             etcd().prefix("other").unwrap().credentials("me", "secret"),

@@ -14,7 +14,7 @@ async fn refused(etcd: Etcd, kind: ErrorKind, words: &str) {
                 true => a.session.check(LEASE).await.unwrap_err(),
                 false => a.try_to_enter(&[1]).await.unwrap_err(),
             };
-            assert!(start.elapsed() < CHECKING + Duration::from_millis(500));
+            assert!(start.elapsed() < CHECK_TIMEOUT + Duration::from_millis(500));
             if error.kind() == kind && error.to_string().contains(words) {
                 break;
             }
@@ -47,9 +47,14 @@ async fn an_authority_of_its_own_is_trusted_and_no_other() {
     let etcd = secure(&cluster);
     works(&etcd.clone().ca_certificate(authority.pem()).unwrap()).await;
     // The system does not know this authority, and another does not help.
-    refused(etcd.clone(), ErrorKind::Incompatible, "Etcd::authority").await;
+    refused(
+        etcd.clone(),
+        ErrorKind::Incompatible,
+        "Etcd::ca_certificate",
+    )
+    .await;
     let other = etcd.ca_certificate(Authority::new().pem()).unwrap();
-    refused(other, ErrorKind::Incompatible, "Etcd::authority").await;
+    refused(other, ErrorKind::Incompatible, "Etcd::ca_certificate").await;
 }
 
 #[tokio::test]
