@@ -123,6 +123,14 @@ impl<C: Connection> Reconnecting<C> {
         }
     }
 
+    /// Returns the connection if there is one, also one that is not driven any more.
+    pub(crate) fn current(&self) -> Option<&Arc<C>> {
+        match &self.slot {
+            Slot::Ready(connection) => Some(connection),
+            _ => None,
+        }
+    }
+
     /// Starts an attempt. The task that connects calls [`finish`](Self::finish) and *then* sends the same result: a call that
     /// receives it finds the connection in its place.
     pub(crate) fn start(

@@ -163,7 +163,7 @@ impl ClusterConnection {
                 },
                 Err(_) => last = Some(errors::no_answer(&connection.server)),
             }
-            self.discard(&connection);
+            self.discard(&connection, last.as_ref());
         }
         Err(last.unwrap_or_else(|| errors::no_answer("any address")))
     }
@@ -248,11 +248,16 @@ impl ClusterConnection {
         }
     }
 
-    /// Discards a failed connection. The next call uses the next server, unless the connection was discarded already.
-    pub(super) fn discard(&self, connection: &Arc<Connection>) {
+    /// Discards a connection after a call failed. The next call uses the next server, unless the connection was discarded
+    /// already.
+    pub(super) fn discard(&self, connection: &Arc<Connection>, failure: Option<&Failure>) {
+        let error = || match failure {
+            Some(failure) => failure.clone().into(),
+            None => errors::no_answer(&connection.server).into(),
+        };
         let mut servers = self.servers();
-        let lost =
-            (servers.all.iter_mut()).position(|server| server.connection.discard(connection));
+        let lost = (servers.all.iter_mut())
+            .position(|server| server.connection.discard_after(connection, error));
         if let Some(at) = lost {
             servers.use_next_after(at);
         }
@@ -348,7 +353,7 @@ impl Drop for InFlight<'_> {
         // A server that answers other calls meanwhile is slow, not gone: a new connection would only add to its load.
         let answers_others = self.connection.answers.load(Ordering::Relaxed) != self.answers;
         if !answers_others && clock::now() >= self.sent + GIVEN_UP_TOO_SOON {
-            self.cluster.discard(self.connection);
+            self.cluster.discard(self.connection, None);
         }
     }
 }

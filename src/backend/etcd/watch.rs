@@ -99,7 +99,7 @@ impl QueueWatch {
             Ok(Ok(stream)) => Ok(stream),
             Ok(Err(error)) => Err(errors::classify(&error, connection.server()).0.into()),
             Err(_) => {
-                shared.cluster.discard(&connection);
+                shared.cluster.discard(&connection, None);
                 Err(errors::no_answer(connection.server()).into())
             }
         }
