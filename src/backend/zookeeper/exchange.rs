@@ -1,333 +1,111 @@
-//! The recipe: what a call does in ZooKeeper.
+//! Executes one call: deletes the nodes of released tickets, creates those of new ones, and reads the queue to see which hold.
 //!
-//! A request is sent when its future is made, and ZooKeeper carries out what one session sends in that order. So whatever a
-//! call sends it sends under the lock, once it has seen that no later call has begun: an earlier call never changes
-//! anything behind a later one's back, and a list that was asked for after a change shows it.
+//! A request is sent when its future is made, and ZooKeeper executes the requests of one session in that order. So each request is
+//! sent under the lock, after a check that no later call has begun. That way an earlier call never changes anything after a later
+//! one, and a listing that was requested after a change shows the change.
 
-use super::link::{Link, UnderWay};
+use super::connect::InFlight;
+use super::errors;
+use super::inspect::count;
+use super::name_state::{CreatedNode, NameState, OwnTicket};
 use super::path::{self, Entry, Terms};
-use super::room::{Created, Room, Ticket, View};
-use crate::backend::{Call, Event, Grant, Inspection, Outcome, Reply, TicketInfo, TicketState};
+use super::queue::TicketQueue;
+use super::read::SYNC;
+use super::session_state::Shared;
+use crate::backend::{Call, Event, Grant, Outcome, Reply, TicketState};
 use crate::clock::now;
 use crate::error::{Error, ErrorKind};
-use crate::name::Queue;
+use crate::name::Node;
 use futures_util::future::join_all;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::time::Duration;
-use zookeeper_client::{self as zk, Acls, Client, CreateMode, CreateOptions};
+use zookeeper_client::{self as zk, CreateMode};
 
-/// The most tickets of each kind that an inspection lists.
-const MOST_LISTED: usize = 1000;
-/// How often a call looks for what it has created.
+/// How often a call creates a ticket that the queue does not contain afterwards.
 const ROUNDS: u32 = 5;
 
-/// A call that is the latest about its name, until another begins.
-struct Turn<'a> {
-    link: &'a Arc<Link>,
+/// A call in progress. It is the latest about its name until another begins.
+struct Run<'a> {
+    shared: &'a Arc<Shared>,
     call: &'a Call,
+    /// The path of the name's container.
     parent: String,
 }
 
-/// What a call found, so far.
+/// What a call has found out.
 #[derive(Default)]
-struct Found {
-    view: View,
+struct Findings {
+    tickets: TicketQueue,
     /// The tickets that this call has created.
     created: HashSet<u64>,
 }
 
-// === impl Link ===
+// === impl Shared ===
 
-impl Link {
+impl Shared {
     pub(super) async fn exchange(self: &Arc<Self>, call: &Call) -> Result<Reply, Error> {
-        let Some(turn) = Turn::begin(self, call) else {
+        let Some(run) = Run::begin(self, call) else {
             return Ok(Reply::Stale);
         };
-        let work = self.live(Some(call.lease)).await?;
-        let outcome = turn.say(&work).await;
-        work.done();
+        let work = self.connection(Some(call.lease)).await?;
+        let outcome = run.execute(&work).await;
+        work.end_with(&outcome);
         Ok(Reply::Done(outcome?))
-    }
-
-    pub(super) fn parent(&self, queue: &Queue) -> String {
-        path::parent(&self.settings.base(), queue)
-    }
-
-    fn options(&self, mode: CreateMode) -> CreateOptions<'static> {
-        mode.with_acls(match self.settings.digest {
-            Some(_) => Acls::creator_all(),
-            None => Acls::anyone_all(),
-        })
-    }
-
-    /// The tickets under a name, first in line first.
-    pub(super) async fn list(&self, client: &Client, parent: &str) -> Result<Vec<Entry>, Error> {
-        self.listed(client.list_children(parent).await)
-    }
-
-    pub(super) fn listed(
-        &self,
-        names: Result<Vec<String>, zk::Error>,
-    ) -> Result<Vec<Entry>, Error> {
-        match names {
-            Ok(names) => Ok(path::line(&names)),
-            Err(zk::Error::NoNode) => Ok(Vec::new()),
-            Err(error) => Err(self.error(&error, "list the tickets of a name")),
-        }
-    }
-
-    /// What the nodes of others say. One that has gone meanwhile counts until the next list shows it.
-    async fn read(
-        &self,
-        client: &Client,
-        parent: &str,
-        names: &[String],
-    ) -> Result<Vec<(String, Option<Terms>)>, Error> {
-        let paths: Vec<String> = (names.iter())
-            .map(|name| format!("{parent}/{name}"))
-            .collect();
-        let data = join_all(paths.iter().map(|path| client.get_data(path))).await;
-        let gone = Terms {
-            limit: u32::MAX,
-            lease: Duration::ZERO,
-        };
-        (names.iter().zip(data))
-            .map(|(name, data)| match data {
-                Ok((data, _)) => Ok((name.clone(), Terms::parse(&data))),
-                Err(zk::Error::NoNode) => Ok((name.clone(), Some(gone))),
-                Err(error) => Err(self.error(&error, "read a ticket")),
-            })
-            .collect()
-    }
-
-    /// Who holds, by the list and by what each ticket says.
-    pub(super) async fn judge(
-        &self,
-        client: &Client,
-        epoch: u64,
-        queue: &Queue,
-        line: &[Entry],
-    ) -> Result<View, Error> {
-        let parent = self.parent(queue);
-        let mut looked_twice = false;
-        loop {
-            let missing = {
-                let mut state = self.state();
-                let room = state.room(epoch, queue).ok_or_else(superseded)?;
-                match room.judge(line) {
-                    Ok(view) => match room.held_back_by(&view) {
-                        Some(name) if !looked_twice => {
-                            looked_twice = true;
-                            vec![name]
-                        }
-                        _ => return Ok(view),
-                    },
-                    Err(missing) => missing,
-                }
-            };
-            let read = self.read(client, &parent, &missing).await?;
-            let mut state = self.state();
-            let room = state.room(epoch, queue).ok_or_else(superseded)?;
-            room.others.extend(read);
-        }
-    }
-
-    /// Makes the container of a name, and what it is in.
-    async fn make_parent(&self, client: &Client, parent: &str) -> Result<(), Error> {
-        let act = "create a node below our prefix";
-        let container = self.options(CreateMode::Container);
-        match client.create(parent, &[], &container).await {
-            Ok(_) | Err(zk::Error::NodeExists) => return Ok(()),
-            Err(zk::Error::NoNode) => {}
-            Err(error) => return Err(self.error(&error, act)),
-        }
-        let base = self.settings.base();
-        let made = client
-            .mkdir(&base, &self.options(CreateMode::Persistent))
-            .await;
-        made.map_err(|error| self.error(&error, "create the node of our prefix"))?;
-        match client.create(parent, &[], &container).await {
-            Ok(_) | Err(zk::Error::NodeExists) => Ok(()),
-            Err(error) => Err(self.error(&error, act)),
-        }
-    }
-
-    /// Again, if the connection is lost over it: nothing is changed.
-    pub(super) async fn inspect(self: &Arc<Self>, queue: &Queue) -> Result<Inspection, Error> {
-        match self.look_over(queue).await {
-            Err(error) if error.kind() == ErrorKind::Unavailable => self.look_over(queue).await,
-            seen => seen,
-        }
-    }
-
-    async fn look_over(self: &Arc<Self>, queue: &Queue) -> Result<Inspection, Error> {
-        let work = self.live(None).await?;
-        let client = work.client();
-        let parent = self.parent(queue);
-        client.sync("/").await.map_err(|e| self.error(&e, "ask"))?;
-        let line = self.list(client, &parent).await?;
-        let now = now();
-        let mut room = match self.state().rooms.get(queue) {
-            Some(room) => room.clone(),
-            None => Room::new(now),
-        };
-        let view = loop {
-            match room.judge(&line) {
-                Ok(view) => break view,
-                Err(missing) => room
-                    .others
-                    .extend(self.read(client, &parent, &missing).await?),
-            }
-        };
-        // Of those who wait nothing more is known than that they were here when they were read, or not even that.
-        let listed = view.in_use + MOST_LISTED;
-        let unread: Vec<String> = (view.line.iter().take(listed))
-            .filter(|entry| entry.number_of(&self.node).is_none())
-            .filter(|entry| !room.others.contains_key(&entry.name))
-            .map(|entry| entry.name.clone())
-            .collect();
-        for names in unread.chunks(128) {
-            room.others.extend(self.read(client, &parent, names).await?);
-        }
-        work.done();
-        let info = |entry: &Entry| {
-            let own = entry.number_of(&self.node);
-            let own = own.and_then(|number| room.tickets.get(&number));
-            let other = room.others.get(&entry.name).copied().flatten();
-            TicketInfo {
-                ticket: entry.ticket().to_owned(),
-                node: entry.node().to_owned(),
-                lease_left: match own {
-                    Some(ticket) => room.lives_until(ticket).saturating_duration_since(now),
-                    None => other.map_or(Duration::ZERO, |terms| terms.lease),
-                },
-                lingering: false,
-            }
-        };
-        let (holders, waiters) = view.line.split_at(view.in_use.min(view.line.len()));
-        let mut inspection = Inspection {
-            in_use: count(holders.len()),
-            queued: count(waiters.len()),
-            holders: holders.iter().map(info).collect(),
-            queue: waiters.iter().take(MOST_LISTED).map(info).collect(),
-        };
-        inspection.holders.sort_by_key(|info| info.lease_left);
-        inspection.holders.truncate(MOST_LISTED);
-        Ok(inspection)
-    }
-
-    pub(super) async fn evict(
-        self: &Arc<Self>,
-        queue: &Queue,
-        ticket: &str,
-    ) -> Result<bool, Error> {
-        let work = self.live(None).await?;
-        let client = work.client();
-        let parent = self.parent(queue);
-        client.sync("/").await.map_err(|e| self.error(&e, "ask"))?;
-        let line = self.list(client, &parent).await?;
-        let mut found = false;
-        for entry in line.iter().filter(|entry| entry.ticket() == ticket) {
-            match client
-                .delete(&format!("{parent}/{}", entry.name), None)
-                .await
-            {
-                Ok(()) => found = true,
-                Err(zk::Error::NoNode) => {}
-                Err(error) => return Err(self.error(&error, "delete a ticket")),
-            }
-        }
-        work.done();
-        Ok(found)
-    }
-
-    /// Everything that will be needed, once.
-    pub(super) async fn check(self: &Arc<Self>, lease: Duration) -> Result<(), Error> {
-        let work = self.live(Some(lease)).await?;
-        let client = work.client();
-        let queue = Queue::limit(format!("check:{}", self.node.as_str()).as_bytes())?;
-        let parent = self.parent(&queue);
-        self.make_parent(client, &parent).await?;
-        let terms = Terms {
-            limit: 1,
-            lease: Duration::ZERO,
-        };
-        let stem = path::stem(&parent, &self.node, 0);
-        let mode = self.options(CreateMode::EphemeralSequential);
-        let created = client.create(&stem, &terms.to_data(), &mode).await;
-        let (_, sequence) = created.map_err(|error| self.error(&error, "create a ticket"))?;
-        let node = format!("{stem}{sequence}");
-        let read = client.get_data(&node).await;
-        let listed = client.list_children(&parent).await;
-        let written = client.set_data(&node, &terms.to_data(), None).await;
-        let deleted = client.delete(&node, None).await;
-        let _ = client.delete(&parent, None).await;
-        work.done();
-        let (read, written) = (read.map(drop), written.map(drop));
-        for (done, act) in [
-            (read, "read a ticket"),
-            (listed.map(drop), "list the tickets of a name"),
-            (written, "write to a ticket"),
-            (deleted, "delete a ticket"),
-        ] {
-            done.map_err(|error| self.error(&error, act))?;
-        }
-        Ok(())
     }
 }
 
-// === impl Turn ===
+// === impl Run ===
 
-impl<'a> Turn<'a> {
-    /// `None` if a later call about this name was here before.
-    fn begin(link: &'a Arc<Link>, call: &'a Call) -> Option<Self> {
+impl<'a> Run<'a> {
+    /// Returns `None` if a later call about this name began before.
+    fn begin(shared: &'a Arc<Shared>, call: &'a Call) -> Option<Self> {
         let now = now();
-        let mut state = link.state();
+        let mut state = shared.state();
         state.tidy(now);
-        let room = (state.rooms.entry(call.queue.clone())).or_insert_with(|| Room::new(now));
-        room.begin(call, now).then(|| Self {
-            link,
+        let name = state.names.entry(call.queue.clone());
+        let name = name.or_insert_with(|| NameState::new(now));
+        name.begin(call, now).then(|| Self {
+            shared,
             call,
-            parent: link.parent(&call.queue),
+            parent: shared.parent(&call.queue),
         })
     }
 
-    /// Looks at what we know, and sends, if no later call has begun and the connection is still the one.
-    fn with<T>(&self, epoch: u64, act: impl FnOnce(&mut Room) -> T) -> Result<T, Error> {
-        let mut state = self.link.state();
-        match state.room(epoch, &self.call.queue) {
-            Some(room) if room.number == self.call.number => Ok(act(room)),
-            _ => Err(superseded()),
+    /// Accesses the state of the name and sends requests. Fails if a later call has begun or the connection was replaced.
+    fn with<T>(&self, epoch: u64, act: impl FnOnce(&mut NameState) -> T) -> Result<T, Error> {
+        let mut state = self.shared.state();
+        match state.name(epoch, &self.call.queue) {
+            Some(name) if name.number == self.call.number => Ok(act(name)),
+            _ => Err(errors::superseded()),
         }
     }
 
-    async fn say(&self, work: &UnderWay<'_>) -> Result<Outcome, Error> {
-        let (call, link, epoch) = (self.call, self.link, work.epoch());
+    async fn execute(&self, work: &InFlight<'_>) -> Result<Outcome, Error> {
+        let (call, shared, epoch) = (self.call, self.shared, work.epoch());
         let client = work.client();
-        let looks_first = self.with(epoch, |room| room.has_to_look_first(call))?;
+        let reads_first = self.with(epoch, |name| name.has_to_read_first(call))?;
         let mut pushes = Vec::new();
-        if looks_first {
-            let view = self.look(work).await?;
-            pushes = self.with(epoch, |room| room.grant(&link.node, &view))?;
+        if reads_first {
+            let tickets = self.read(work).await?;
+            pushes = self.with(epoch, |name| name.grant(&shared.node, &tickets))?;
         }
         let released = self.release(work).await?;
         self.update_limits(work)?;
-        let Found { view, created } = self.acquire(work).await?;
-        let (mut outcome, refused, news) = self.with(epoch, |room| {
-            let news = room.grant(&link.node, &view);
-            let outcome = answer(room, call, &view, &link.node);
+        let Findings { tickets, created } = self.acquire(work).await?;
+        let (mut outcome, refused, grants) = self.with(epoch, |name| {
+            let grants = name.grant(&shared.node, &tickets);
+            let outcome = outcome(name, call, &tickets, &shared.node);
             let refused: Vec<String> = (call.try_acquire.iter().zip(&outcome.tried))
                 .filter(|(_, state)| **state == TicketState::Refused)
-                .filter_map(|(number, _)| room.tickets.get(number)?.node.clone())
+                .filter_map(|(number, _)| name.tickets.get(number)?.node.clone())
                 .map(|node| self.path(&node.name))
                 .collect();
-            (outcome, refused, news)
+            (outcome, refused, grants)
         })?;
         outcome.released = released;
-        // What this call granted is in its answer; what others granted is pushed, unless it is named.
-        for (number, token) in news {
-            if looks_first && !created.contains(&number) {
+        // What this call granted is in its answer. What other nodes granted is pushed, unless the call names it.
+        for (number, token) in grants {
+            if reads_first && !created.contains(&number) {
                 outcome.granted.push(Grant::new(number, token));
             } else {
                 pushes.push((number, token));
@@ -339,27 +117,27 @@ impl<'a> Turn<'a> {
                 deletes.collect::<Vec<_>>()
             })?;
             for deleted in join_all(deletes).await {
-                self.gone(deleted)?;
+                self.expect_gone(deleted)?;
             }
             outcome.queued = outcome.queued.saturating_sub(count(refused.len()));
         }
-        let watches = self.with(epoch, |room| {
+        let starts_watch = self.with(epoch, |name| {
             for (number, state) in call.try_acquire.iter().zip(&outcome.tried) {
                 if *state == TicketState::Refused {
-                    room.tickets.remove(number);
+                    name.tickets.remove(number);
                 }
             }
-            if room.waits() {
+            if name.has_queued() {
                 outcome.poll_after = Some(call.lease * 9 / 20);
-                !std::mem::replace(&mut room.watched, true)
+                !std::mem::replace(&mut name.is_watched, true)
             } else {
                 false
             }
         })?;
-        if watches {
-            link.watch(call.queue.clone(), work.live());
+        if starts_watch {
+            shared.watch(call.queue.clone(), work.connection());
         }
-        let named = |number: &u64| {
+        let is_named = |number: &u64| {
             (call
                 .acquire
                 .iter()
@@ -368,10 +146,10 @@ impl<'a> Turn<'a> {
             .any(|n| n == number)
         };
         for (ticket, token) in pushes {
-            if !named(&ticket) && !call.release.contains(&ticket) {
+            if !is_named(&ticket) && !call.release.contains(&ticket) {
                 let queue = call.queue.clone();
                 let grant = Grant { ticket, token };
-                link.events.send(Event::Granted { queue, grant });
+                shared.events.send(Event::Granted { queue, grant });
             }
         }
         Ok(outcome)
@@ -381,75 +159,82 @@ impl<'a> Turn<'a> {
         format!("{}/{name}", self.parent)
     }
 
-    fn gone(&self, deleted: Result<(), zk::Error>) -> Result<(), Error> {
+    /// The node is deleted, or was gone already.
+    fn expect_gone(&self, deleted: Result<(), zk::Error>) -> Result<(), Error> {
         match deleted {
             Ok(()) | Err(zk::Error::NoNode) => Ok(()),
-            Err(error) => Err(self.link.error(&error, "delete a ticket")),
+            Err(error) => Err(self.shared.error(&error, "delete a ticket")),
         }
     }
 
-    /// Who is in the line now. What is ours and was not known by its node is known afterwards.
-    async fn look(&self, work: &UnderWay<'_>) -> Result<View, Error> {
+    /// Reads the queue. Finds the nodes of our tickets whose creation was not answered.
+    async fn read(&self, work: &InFlight<'_>) -> Result<TicketQueue, Error> {
         let client = work.client();
         let (sync, list) = self.with(work.epoch(), |_| {
             (client.sync("/"), client.list_children(&self.parent))
         })?;
         let (synced, names) = futures_util::join!(sync, list);
-        synced.map_err(|error| self.link.error(&error, "ask"))?;
-        self.take_in(work, self.link.listed(names)?).await
+        synced.map_err(|error| self.shared.error(&error, SYNC))?;
+        self.reconcile(work, self.shared.entries(names)?).await
     }
 
-    async fn take_in(&self, work: &UnderWay<'_>, mut line: Vec<Entry>) -> Result<View, Error> {
+    /// Compares a listing with our tickets: adopts nodes whose creation was not answered, deletes nodes without a ticket, and
+    /// determines which tickets hold.
+    async fn reconcile(
+        &self,
+        work: &InFlight<'_>,
+        mut entries: Vec<Entry>,
+    ) -> Result<TicketQueue, Error> {
         let (client, epoch) = (work.client(), work.epoch());
-        let (adopt, mut unknown) = self.with(epoch, |room| room.compare(&self.link.node, &line))?;
-        for (number, name) in adopt {
-            // The reply was lost: is it of this session? One of a former session goes by itself.
-            let path = self.path(&name);
+        let (adopt, mut unknown) =
+            self.with(epoch, |name| name.compare(&self.shared.node, &entries))?;
+        for (number, node) in adopt {
+            // The node of an earlier session ends with that session. Only one of this session is adopted.
+            let path = self.path(&node);
             match client.get_data(&path).await {
                 Ok((data, stat)) if stat.ephemeral_owner == client.session_id().0 => {
-                    let wanted = self.with(epoch, |room| {
-                        let lease = room.terms.lease;
-                        let ticket = room.tickets.get_mut(&number)?;
-                        ticket.node = Some(created(name, stat.czxid));
+                    let terms = self.with(epoch, |name| {
+                        let lease = name.terms.lease;
+                        let ticket = name.tickets.get_mut(&number)?;
+                        ticket.node = Some(CreatedNode::new(node, stat.czxid));
                         let limit = ticket.limit;
                         Some(Terms { limit, lease })
                     })?;
-                    if let Some(terms) = wanted.filter(|terms| Terms::parse(&data) != Some(*terms))
-                    {
+                    if let Some(terms) = terms.filter(|terms| Terms::parse(&data) != Some(*terms)) {
                         let update = client.set_data(&path, &terms.to_data(), None);
                         let _ = update.await;
                     }
                 }
-                Ok(_) => unknown.push(name),
-                Err(zk::Error::NoNode) => line.retain(|entry| entry.name != name),
-                Err(error) => return Err(self.link.error(&error, "read a ticket")),
+                Ok(_) => unknown.push(node),
+                Err(zk::Error::NoNode) => entries.retain(|entry| entry.name != node),
+                Err(error) => return Err(self.shared.error(&error, "read a ticket")),
             }
         }
         self.sweep(work, &unknown)?;
-        line.retain(|entry| !unknown.contains(&entry.name));
-        (self.link)
-            .judge(client, epoch, &self.call.queue, &line)
+        entries.retain(|entry| !unknown.contains(&entry.name));
+        (self.shared)
+            .evaluate(client, epoch, &self.call.queue, &entries)
             .await
     }
 
-    /// Deletes what is ours and nobody knows: it is of a session that has ended. Nobody waits for that.
-    fn sweep(&self, work: &UnderWay<'_>, unknown: &[String]) -> Result<(), Error> {
+    /// Deletes nodes of this process without a ticket, which are those of an earlier session. Does not await the answers.
+    fn sweep(&self, work: &InFlight<'_>, unknown: &[String]) -> Result<(), Error> {
         let client = work.client();
         self.with(work.epoch(), |_| {
-            for name in unknown {
-                // Sent by this, though the answer is of no interest.
-                drop(client.delete(&self.path(name), None));
+            for node in unknown {
+                // The request is sent when its future is made.
+                drop(client.delete(&self.path(node), None));
             }
         })
     }
 
-    /// Did each ticket that leaves hold until now?
-    async fn release(&self, work: &UnderWay<'_>) -> Result<Vec<bool>, Error> {
+    /// Deletes the nodes of the released tickets. Returns for each ticket whether it held until now.
+    async fn release(&self, work: &InFlight<'_>) -> Result<Vec<bool>, Error> {
         let (call, client, epoch) = (self.call, work.client(), work.epoch());
-        let (released, paths) = self.with(epoch, |room| {
+        let (released, paths) = self.with(epoch, |name| {
             let (mut released, mut paths) = (Vec::new(), Vec::new());
             for number in &call.release {
-                let ticket = room.tickets.get(number);
+                let ticket = name.tickets.get(number);
                 released.push(ticket.is_some_and(|ticket| ticket.granted));
                 paths.extend(ticket.and_then(|ticket| ticket.node.clone()));
             }
@@ -461,26 +246,26 @@ impl<'a> Turn<'a> {
             deletes.collect::<Vec<_>>()
         })?;
         for deleted in join_all(deletes).await {
-            self.gone(deleted)?;
+            self.expect_gone(deleted)?;
         }
-        self.with(epoch, |room| {
+        self.with(epoch, |name| {
             for number in &call.release {
-                room.tickets.remove(number);
+                name.tickets.remove(number);
             }
         })?;
         Ok(released)
     }
 
-    /// Whoever waits here waits by the newest limit.
-    fn update_limits(&self, work: &UnderWay<'_>) -> Result<(), Error> {
+    /// Applies a new limit to our queued tickets.
+    fn update_limits(&self, work: &InFlight<'_>) -> Result<(), Error> {
         let (call, client) = (self.call, work.client());
-        self.with(work.epoch(), |room| {
-            if room.terms.limit == call.limit {
+        self.with(work.epoch(), |name| {
+            if name.terms.limit == call.limit {
                 return;
             }
-            room.terms.limit = call.limit;
-            let terms = room.terms;
-            for ticket in room.tickets.values_mut().filter(|t| !t.granted) {
+            name.terms.limit = call.limit;
+            let terms = name.terms;
+            for ticket in name.tickets.values_mut().filter(|t| !t.granted) {
                 ticket.limit = call.limit;
                 if let Some(node) = &ticket.node {
                     drop(client.set_data(&self.path(&node.name), &terms.to_data(), None));
@@ -489,39 +274,39 @@ impl<'a> Turn<'a> {
         })
     }
 
-    /// Creates what wants in and is not there, and looks who is in.
-    async fn acquire(&self, work: &UnderWay<'_>) -> Result<Found, Error> {
-        let (call, link, epoch) = (self.call, self.link, work.epoch());
+    /// Creates the nodes of new tickets, and those that were lost, and reads the queue.
+    async fn acquire(&self, work: &InFlight<'_>) -> Result<Findings, Error> {
+        let (call, shared, epoch) = (self.call, self.shared, work.epoch());
         let client = work.client();
-        let mut found = Found::default();
-        // What was never sent is created at once. What was is looked for first.
-        let mut wanted = self.with(epoch, |room| {
-            let wants = call.acquire.iter().chain(&call.try_acquire);
-            let new = wants.filter(|number| !room.tickets.contains_key(number));
+        let mut findings = Findings::default();
+        // A ticket that was sent before is created again only if the queue does not contain it.
+        let mut missing = self.with(epoch, |name| {
+            let named = call.acquire.iter().chain(&call.try_acquire);
+            let new = named.filter(|number| !name.tickets.contains_key(number));
             new.copied().collect::<Vec<u64>>()
         })?;
         for _ in 0..ROUNDS {
-            let stems: Vec<(u64, String)> = (wanted.iter())
-                .map(|number| (*number, path::stem(&self.parent, &link.node, *number)))
+            let stems: Vec<(u64, String)> = (missing.iter())
+                .map(|number| (*number, path::stem(&self.parent, &shared.node, *number)))
                 .collect();
-            let mode = link.options(CreateMode::EphemeralSequential);
-            let (creates, sync, list) = self.with(epoch, |room| {
+            let mode = shared.create_options(CreateMode::EphemeralSequential);
+            let (creates, sync, list) = self.with(epoch, |name| {
                 let terms = Terms {
                     limit: call.limit,
                     lease: call.lease,
                 };
-                room.terms = terms;
-                room.used = true;
+                name.terms = terms;
+                name.has_created = true;
                 let until = now() + call.lease;
                 let creates: Vec<_> = (stems.iter())
                     .map(|(number, stem)| {
-                        let ticket = Ticket {
+                        let ticket = OwnTicket {
                             node: None,
                             limit: call.limit,
                             until,
                             granted: false,
                         };
-                        room.tickets.insert(*number, ticket);
+                        name.tickets.insert(*number, ticket);
                         client.create(stem, &terms.to_data(), &mode)
                     })
                     .collect();
@@ -532,111 +317,96 @@ impl<'a> Turn<'a> {
                 )
             })?;
             let (creates, synced, names) = futures_util::join!(join_all(creates), sync, list);
-            let mut homeless = false;
+            let mut has_no_parent = false;
             let mut failed = None;
             for ((number, stem), create) in stems.iter().zip(creates) {
                 match create {
                     Ok((stat, sequence)) => {
-                        let name = format!("{stem}{sequence}");
-                        let name = name.get(self.parent.len() + 1..).unwrap_or_default();
-                        found.created.insert(*number);
-                        self.with(epoch, |room| {
-                            if let Some(ticket) = room.tickets.get_mut(number) {
-                                ticket.node = Some(created(name.to_owned(), stat.czxid));
+                        let node = format!("{stem}{sequence}");
+                        let node = node.get(self.parent.len() + 1..).unwrap_or_default();
+                        findings.created.insert(*number);
+                        self.with(epoch, |name| {
+                            if let Some(ticket) = name.tickets.get_mut(number) {
+                                ticket.node = Some(CreatedNode::new(node.to_owned(), stat.czxid));
                             }
                         })?;
                     }
-                    Err(zk::Error::NoNode) => homeless = true,
-                    Err(error) => failed = Some(link.error(&error, "create a ticket")),
+                    Err(zk::Error::NoNode) => has_no_parent = true,
+                    Err(error) => failed = Some(shared.error(&error, "create a ticket")),
                 }
             }
             if let Some(error) = failed {
                 return Err(error);
             }
-            synced.map_err(|error| link.error(&error, "ask"))?;
-            found.view = self.take_in(work, link.listed(names)?).await?;
-            wanted = self.with(epoch, |room| self.missing(room, &found.view))?;
-            if wanted.is_empty() {
-                return Ok(found);
+            synced.map_err(|error| shared.error(&error, SYNC))?;
+            findings.tickets = self.reconcile(work, shared.entries(names)?).await?;
+            missing = self.with(epoch, |name| self.missing(name, &findings.tickets))?;
+            if missing.is_empty() {
+                return Ok(findings);
             }
-            if homeless || found.view.line.is_empty() {
-                link.make_parent(client, &self.parent).await?;
+            if has_no_parent || findings.tickets.entries.is_empty() {
+                shared.create_parent(client, &self.parent).await?;
             }
         }
         Err(Error::new(
             ErrorKind::Unavailable,
             format!(
-                "ZooKeeper at {} loses what is created as soon as it is there",
-                link.servers()
+                "ZooKeeper at {} does not list a ticket that was just created, after {ROUNDS} attempts",
+                shared.servers()
             ),
         ))
     }
 
-    /// What wants in and is not in the line. What else is not in the line is forgotten.
-    fn missing(&self, room: &mut Room, view: &View) -> Vec<u64> {
-        let there: HashSet<&str> = view.line.iter().map(|entry| entry.name.as_str()).collect();
-        let wants: Vec<u64> = (self.call.acquire.iter().chain(&self.call.try_acquire))
+    /// Returns the tickets to acquire that the queue does not contain. Forgets other tickets that it does not contain.
+    fn missing(&self, name: &mut NameState, tickets: &TicketQueue) -> Vec<u64> {
+        let present: HashSet<&str> = (tickets.entries.iter())
+            .map(|entry| entry.name.as_str())
+            .collect();
+        let named: Vec<u64> = (self.call.acquire.iter().chain(&self.call.try_acquire))
             .copied()
             .collect();
-        let wanted: HashSet<u64> = wants.iter().copied().collect();
-        room.tickets.retain(|number, ticket| {
+        let to_acquire: HashSet<u64> = named.iter().copied().collect();
+        name.tickets.retain(|number, ticket| {
             let node = ticket.node.as_ref();
-            wanted.contains(number) || node.is_some_and(|node| there.contains(node.name.as_str()))
+            to_acquire.contains(number)
+                || node.is_some_and(|node| present.contains(node.name.as_str()))
         });
-        let missing = |number: &u64| {
-            let node = room.tickets.get(number).and_then(|t| t.node.as_ref());
-            node.is_none_or(|node| !there.contains(node.name.as_str()))
+        let is_missing = |number: &u64| {
+            let node = name.tickets.get(number).and_then(|t| t.node.as_ref());
+            node.is_none_or(|node| !present.contains(node.name.as_str()))
         };
-        wants.into_iter().filter(missing).collect()
+        named.into_iter().filter(is_missing).collect()
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for Run<'_> {
     fn drop(&mut self) {
-        let mut state = self.link.state();
-        if let Some(room) = state.rooms.get_mut(&self.call.queue)
-            && room.number == self.call.number
+        let mut state = self.shared.state();
+        if let Some(name) = state.names.get_mut(&self.call.queue)
+            && name.number == self.call.number
         {
-            room.end();
+            name.end();
         }
     }
 }
 
-fn answer(room: &Room, call: &Call, view: &View, node: &crate::name::Node) -> Outcome {
-    let holding: HashMap<u64, u64> = (room.holding(node, view).into_iter())
-        .filter_map(|number| Some((number, room.tickets.get(&number)?.node.as_ref()?.token)))
+fn outcome(name: &NameState, call: &Call, tickets: &TicketQueue, node: &Node) -> Outcome {
+    let holding: HashMap<u64, u64> = (name.holding(node, tickets).into_iter())
+        .filter_map(|number| Some((number, name.tickets.get(&number)?.node.as_ref()?.token)))
         .collect();
-    let state = |number: &u64, other: TicketState| {
+    let state = |number: &u64, otherwise: TicketState| {
         let token = holding.get(number).copied();
-        token.map_or(other, |token| TicketState::Held { token })
+        token.map_or(otherwise, |token| TicketState::Held { token })
     };
-    let states = |numbers: &[u64], other| numbers.iter().map(|n| state(n, other)).collect();
+    let states = |numbers: &[u64], otherwise| numbers.iter().map(|n| state(n, otherwise)).collect();
     Outcome {
         released: Vec::new(),
         renewed: states(&call.renew, TicketState::Gone),
         acquired: states(&call.acquire, TicketState::Queued),
         tried: states(&call.try_acquire, TicketState::Refused),
         granted: Vec::new(),
-        in_use: count(view.in_use),
-        queued: count(view.line.len().saturating_sub(view.in_use)),
+        in_use: count(tickets.in_use),
+        queued: count(tickets.entries.len().saturating_sub(tickets.in_use)),
         poll_after: None,
     }
-}
-
-fn created(name: String, czxid: i64) -> Created {
-    Created {
-        name,
-        token: u64::try_from(czxid).unwrap_or(0),
-    }
-}
-
-pub(super) fn superseded() -> Error {
-    Error::new(
-        ErrorKind::Unavailable,
-        "a later call of this process, or the loss of its session, ended this one",
-    )
-}
-
-fn count(length: usize) -> u64 {
-    u64::try_from(length).unwrap_or(u64::MAX)
 }

@@ -1,6 +1,7 @@
-//! What this process knows of its own tickets under one name. Pure: time comes as an argument.
+//! What this process knows about one name: its own tickets, and the terms of other nodes' tickets. Pure.
 
 use super::path::{Entry, Terms};
+use super::queue::TicketQueue;
 use crate::backend::Call;
 use crate::name::Node;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -9,58 +10,59 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// Our side of one name.
+/// How many nodes are read at a time.
+const MAX_READ: usize = 16;
+
 #[derive(Clone, Debug)]
-pub(super) struct Room {
-    /// Of the last call. What an earlier one still wants to send is not sent any more.
+pub(super) struct NameState {
+    /// The number of the latest call. Earlier calls send nothing any more.
     pub(super) number: u64,
     pub(super) terms: Terms,
-    /// The last word about this name, and a lease.
+    /// One lease after the last heartbeat about this name.
     pub(super) until: Instant,
-    pub(super) tickets: BTreeMap<u64, Ticket>,
-    /// Something was created: it may come late, and has to be looked for.
-    pub(super) used: bool,
-    /// What the nodes of others say. `None`: it is no ticket.
-    pub(super) others: HashMap<String, Option<Terms>>,
-    /// A call is under way: it sees for itself what is granted.
-    pub(super) busy: bool,
-    /// Something changed while it was.
-    pub(super) missed: bool,
-    /// Somebody watches this name for us.
-    pub(super) watched: bool,
-    /// Wakes him.
-    pub(super) kick: Arc<Notify>,
+    pub(super) tickets: BTreeMap<u64, OwnTicket>,
+    /// Some node was created. It may appear late, and has to be swept before the name is removed.
+    pub(super) has_created: bool,
+    /// The data of other processes' nodes. `None`: the node is not a ticket.
+    pub(super) other_terms: HashMap<String, Option<Terms>>,
+    /// A call is in flight. It collects grants itself.
+    pub(super) running: bool,
+    /// The queue changed meanwhile.
+    pub(super) changed_while_running: bool,
+    /// A watch follows the queue.
+    pub(super) is_watched: bool,
+    /// Wakes that watch.
+    pub(super) wake_watch: Arc<Notify>,
 }
 
-/// One of our own tickets, from before its node is created until it is seen to be gone.
+/// A ticket of this process, from before its node is created until the node is seen to be gone.
 #[derive(Clone, Debug)]
-pub(super) struct Ticket {
-    /// Its node, once we know it: until then it may or may not be there.
-    pub(super) node: Option<Created>,
+pub(super) struct OwnTicket {
+    /// Its node. `None` while the answer to the creation is missing: the node may exist or not.
+    pub(super) node: Option<CreatedNode>,
     pub(super) limit: u32,
-    /// When it was named last, and a lease.
+    /// One lease after the last call that named it.
     pub(super) until: Instant,
     /// It was seen to hold.
     pub(super) granted: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Created {
+pub(super) struct CreatedNode {
     pub(super) name: String,
     pub(super) token: u64,
 }
 
-/// Who is in the line, as far as it matters to us.
-#[derive(Clone, Debug, Default)]
-pub(super) struct View {
-    pub(super) line: Vec<Entry>,
-    /// So many of the first hold.
-    pub(super) in_use: usize,
+/// What is known about the limit of an entry.
+enum KnownLimit {
+    Limit(u32),
+    NotATicket,
+    Unknown,
 }
 
-// === impl Room ===
+// === impl NameState ===
 
-impl Room {
+impl NameState {
     pub(super) fn new(now: Instant) -> Self {
         Self {
             number: 0,
@@ -70,16 +72,16 @@ impl Room {
             },
             until: now,
             tickets: BTreeMap::new(),
-            used: false,
-            others: HashMap::new(),
-            busy: false,
-            missed: false,
-            watched: false,
-            kick: Arc::default(),
+            has_created: false,
+            other_terms: HashMap::new(),
+            running: false,
+            changed_while_running: false,
+            is_watched: false,
+            wake_watch: Arc::default(),
         }
     }
 
-    /// Notes what a call says. `false`: a later one was here before.
+    /// Begins a call. Returns `false` if a later call began before.
     pub(super) fn begin(&mut self, call: &Call, now: Instant) -> bool {
         if call.number < self.number {
             return false;
@@ -97,74 +99,74 @@ impl Room {
                 ticket.until = ticket.until.max(now + call.lease);
             }
         }
-        self.busy = true;
+        self.running = true;
         true
     }
 
-    /// The call is over. Whoever watches looks after what he left to it.
+    /// Ends a call. The watch reads the changes that it left to the call.
     pub(super) fn end(&mut self) {
-        self.busy = false;
-        if std::mem::take(&mut self.missed) {
-            self.kick.notify_one();
+        self.running = false;
+        if std::mem::take(&mut self.changed_while_running) {
+            self.wake_watch.notify_one();
         }
     }
 
-    /// Nobody has spoken of it for twice its lease: a call that was given up meanwhile still finds its number.
+    /// There was no call for twice the lease. A call that was given up meanwhile still finds its number before that.
     pub(super) fn is_idle(&self, now: Instant) -> bool {
-        self.tickets.is_empty() && !self.busy && self.until + self.terms.lease <= now
+        self.tickets.is_empty() && !self.running && self.until + self.terms.lease <= now
     }
 
-    pub(super) fn waits(&self) -> bool {
+    /// Some ticket of this process is queued.
+    pub(super) fn has_queued(&self) -> bool {
         self.tickets.values().any(|ticket| !ticket.granted)
     }
 
-    /// Until when a ticket lives, if nothing more is said.
-    pub(super) fn lives_until(&self, ticket: &Ticket) -> Instant {
+    /// Returns when a ticket expires without another heartbeat.
+    pub(super) fn expiry(&self, ticket: &OwnTicket) -> Instant {
         match ticket.granted {
             true => ticket.until,
             false => ticket.until.max(self.until),
         }
     }
 
-    /// Does it have to be known, before this call changes anything, who holds?
-    pub(super) fn has_to_look_first(&self, call: &Call) -> bool {
-        let releases = |number: &u64| call.release.contains(number);
-        let unsure = |number: &u64| self.tickets.get(number).is_some_and(|t| !t.granted);
-        call.release.iter().any(unsure)
+    /// Whether the queue has to be read before this call changes it.
+    pub(super) fn has_to_read_first(&self, call: &Call) -> bool {
+        let is_released = |number: &u64| call.release.contains(number);
+        let is_unsure = |number: &u64| self.tickets.get(number).is_some_and(|t| !t.granted);
+        call.release.iter().any(is_unsure)
             || (!call.release.is_empty() || call.limit != self.terms.limit)
-                && (self.tickets.iter()).any(|(number, t)| !t.granted && !releases(number))
+                && (self.tickets.iter()).any(|(number, t)| !t.granted && !is_released(number))
     }
 
-    /// What is known of a ticket's terms. Of our own the newest, which may be on their way to its node.
-    fn limit(&self, entry: &Entry, own: &HashMap<&str, u32>) -> Known {
+    /// For our own tickets this is the newest limit, which may still be on the way to the node.
+    fn limit(&self, entry: &Entry, own: &HashMap<&str, u32>) -> KnownLimit {
         if let Some(limit) = own.get(entry.name.as_str()) {
-            return Known::Limit(*limit);
+            return KnownLimit::Limit(*limit);
         }
-        match self.others.get(&entry.name) {
-            Some(Some(terms)) => Known::Limit(terms.limit),
-            Some(None) => Known::NoTicket,
-            None => Known::Not,
+        match self.other_terms.get(&entry.name) {
+            Some(Some(terms)) => KnownLimit::Limit(terms.limit),
+            Some(None) => KnownLimit::NotATicket,
+            None => KnownLimit::Unknown,
         }
     }
 
-    /// Who holds: the first tickets in line, each while fewer than its own limit are before it. `Err`: what has to be
-    /// read first.
-    pub(super) fn judge(&self, line: &[Entry]) -> Result<View, Vec<String>> {
-        const MOST_READ: usize = 16;
+    /// Determines which tickets hold: those at the front, each while fewer tickets than its own limit are before it. Fails with
+    /// the names of the nodes that have to be read first.
+    pub(super) fn evaluate(&self, entries: &[Entry]) -> Result<TicketQueue, Vec<String>> {
         let own = self.own_limits();
         let (mut seen, mut missing, mut in_use, mut open) = (Vec::new(), Vec::new(), 0, true);
-        for entry in line {
+        for entry in entries {
             match self.limit(entry, &own) {
-                Known::NoTicket => continue,
+                KnownLimit::NotATicket => continue,
                 _ if !open => {}
-                Known::Limit(limit) if missing.is_empty() => {
+                KnownLimit::Limit(limit) if missing.is_empty() => {
                     open = u64::try_from(in_use).is_ok_and(|in_use| in_use < u64::from(limit));
                     in_use += usize::from(open);
                 }
-                Known::Limit(_) => {}
-                Known::Not => missing.push(entry.name.clone()),
+                KnownLimit::Limit(_) => {}
+                KnownLimit::Unknown => missing.push(entry.name.clone()),
             }
-            if missing.len() >= MOST_READ {
+            if missing.len() >= MAX_READ {
                 break;
             }
             seen.push(entry.clone());
@@ -172,48 +174,51 @@ impl Room {
         if !missing.is_empty() {
             return Err(missing);
         }
-        Ok(View { line: seen, in_use })
+        Ok(TicketQueue {
+            entries: seen,
+            in_use,
+        })
     }
 
-    /// The node of another that holds one of ours back which has room itself: perhaps its limit was raised.
-    pub(super) fn held_back_by(&self, view: &View) -> Option<String> {
+    /// Returns the node of another process that blocks one of our tickets which has room itself: its limit may have been raised
+    /// since it was read.
+    pub(super) fn blocking_node(&self, queue: &TicketQueue) -> Option<String> {
         let own = self.own_limits();
-        let blocker = view.line.get(view.in_use)?;
-        if own.contains_key(blocker.name.as_str()) {
+        let blocking = queue.entries.get(queue.in_use)?;
+        if own.contains_key(blocking.name.as_str()) {
             return None;
         }
-        let behind = view.line.iter().enumerate().skip(view.in_use + 1);
-        let fits = behind.into_iter().any(|(at, entry)| {
+        let mut behind = queue.entries.iter().enumerate().skip(queue.in_use + 1);
+        let has_room = behind.any(|(at, entry)| {
             let limit = own.get(entry.name.as_str());
             limit.is_some_and(|limit| u32::try_from(at).is_ok_and(|at| at < *limit))
         });
-        fits.then(|| blocker.name.clone())
+        has_room.then(|| blocking.name.clone())
     }
 
     fn own_limits(&self) -> HashMap<&str, u32> {
-        let created = |ticket: &'_ Ticket| ticket.limit;
-        self.tickets
-            .values()
-            .filter_map(|ticket| Some((ticket.node.as_ref()?.name.as_str(), created(ticket))))
+        (self.tickets.values())
+            .filter_map(|ticket| Some((ticket.node.as_ref()?.name.as_str(), ticket.limit)))
             .collect()
     }
 
-    /// Forgets what others said who are gone, and finds what is ours and unknown: nodes to adopt, and nodes to delete.
+    /// Compares the entries with what is known. Forgets the terms of nodes that are gone. Returns the nodes of this process that
+    /// belong to a ticket without a known node, and those that belong to no ticket.
     pub(super) fn compare(
         &mut self,
         node: &Node,
-        line: &[Entry],
+        entries: &[Entry],
     ) -> (Vec<(u64, String)>, Vec<String>) {
-        let there: HashSet<&str> = line.iter().map(|entry| entry.name.as_str()).collect();
-        self.others.retain(|name, _| there.contains(name.as_str()));
+        let present: HashSet<&str> = entries.iter().map(|entry| entry.name.as_str()).collect();
+        (self.other_terms).retain(|name, _| present.contains(name.as_str()));
         let (mut adopt, mut unknown) = (Vec::new(), Vec::new());
-        for entry in line {
+        for entry in entries {
             let Some(number) = entry.number_of(node) else {
                 continue;
             };
             match self.tickets.get(&number) {
-                Some(Ticket { node: None, .. }) => adopt.push((number, entry.name.clone())),
-                Some(Ticket {
+                Some(OwnTicket { node: None, .. }) => adopt.push((number, entry.name.clone())),
+                Some(OwnTicket {
                     node: Some(created),
                     ..
                 }) if created.name == entry.name => {}
@@ -223,9 +228,9 @@ impl Room {
         (adopt, unknown)
     }
 
-    /// Our tickets that hold, in order of the line.
-    pub(super) fn holding(&self, node: &Node, view: &View) -> Vec<u64> {
-        let holders = view.line.iter().take(view.in_use);
+    /// Returns our tickets that hold, oldest first.
+    pub(super) fn holding(&self, node: &Node, queue: &TicketQueue) -> Vec<u64> {
+        let holders = queue.entries.iter().take(queue.in_use);
         holders
             .filter_map(|entry| {
                 let number = entry.number_of(node)?;
@@ -235,9 +240,9 @@ impl Room {
             .collect()
     }
 
-    /// Marks what holds. Returns the tickets for which that is new.
-    pub(super) fn grant(&mut self, node: &Node, view: &View) -> Vec<(u64, u64)> {
-        let (holding, until) = (self.holding(node, view), self.until);
+    /// Marks our tickets that hold. Returns those that hold for the first time, with their tokens.
+    pub(super) fn grant(&mut self, node: &Node, queue: &TicketQueue) -> Vec<(u64, u64)> {
+        let (holding, until) = (self.holding(node, queue), self.until);
         let mut granted = Vec::new();
         for number in holding {
             if let Some(ticket) = self.tickets.get_mut(&number)
@@ -251,8 +256,14 @@ impl Room {
     }
 }
 
-enum Known {
-    Limit(u32),
-    NoTicket,
-    Not,
+// === impl CreatedNode ===
+
+impl CreatedNode {
+    /// `created` is the id of the transaction that created the node. It is the fencing token, since it always increases.
+    pub(super) fn new(name: String, created: i64) -> Self {
+        Self {
+            name,
+            token: u64::try_from(created).unwrap_or(0),
+        }
+    }
 }

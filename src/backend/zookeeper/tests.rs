@@ -7,14 +7,17 @@ mod ensemble;
 mod rights;
 mod sessions;
 
-use super::link::Link;
+use super::session::{CHECK_TIMEOUT, ZooKeeperSession};
+use super::session_state::Shared;
 use super::*;
 use crate::Coordinator;
 use crate::backend::support::zookeeper::{Settings as Servers, ZooKeepers};
-use crate::backend::{Event, Grant, Outcome, Reply, TicketState, exchange_one};
+use crate::backend::{Call, Event, Grant, Outcome, Reply, TicketState, exchange_one};
 use crate::error::ErrorKind;
+use crate::name::Queue;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout};
 use zookeeper_client::{Acls, Client, CreateMode};
@@ -25,7 +28,7 @@ const MILLI: Duration = Duration::from_millis(1);
 
 /// One node, as a gate would use it.
 struct Peer {
-    link: Arc<Link>,
+    shared: Arc<Shared>,
     session: ZooKeeperSession,
     events: mpsc::UnboundedReceiver<Event>,
     node: Node,
@@ -69,10 +72,12 @@ impl Peer {
         let sink = Events::new(move |event| {
             let _ = sender.send(event);
         });
-        let link = Link::new(zookeeper.settings.clone(), node.clone(), sink);
+        let shared = Shared::new(zookeeper.settings.clone(), node.clone(), sink);
         Self {
-            session: ZooKeeperSession { link: link.clone() },
-            link,
+            session: ZooKeeperSession {
+                shared: shared.clone(),
+            },
+            shared,
             events,
             node,
             number: AtomicU64::new(1),

@@ -30,7 +30,7 @@ async fn names_that_nobody_could_ask_for_are_forgotten() {
     ask(0..1000).await;
     sleep(2 * SECOND).await;
     ask(1000..1100).await;
-    let known = peer.link.state().rooms.len();
+    let known = peer.shared.state().names.len();
     assert!(known < 300, "{known}");
 }
 

@@ -162,7 +162,7 @@ async fn a_process_that_dies_is_out_when_its_session_is() {
     dead.lease = SECOND;
     dead.acquire(&[1]).await;
     let died = Instant::now();
-    let session = dead.link.session();
+    let session = dead.shared.session();
     drop(dead);
     assert!(session.is_some());
     let mut other = Peer::new(&zookeeper);
