@@ -92,26 +92,26 @@
 //!
 //! | fault | limit | tokens rise | normal again | shown by |
 //! | --- | --- | --- | --- | --- |
-//! | a process that holds dies | kept | yes | a lease and 1 to 2 s | `a_dead_process_is_out_soon_after_its_lease`, `rule_08_tokens_increase_over_expiry` |
-//! | a process is paused beyond its lease, or cut off | kept; what it does in its pause nobody can prevent | yes | at its return | `a_stall_evicts_no_live_holder`, `a_coordinator_hears_at_once_that_everything_is_lost`, `a_lease_that_is_revoked_loses_what_was_held_and_what_waited` |
+//! | a process that holds dies | kept | yes | a lease and 1 to 2 s | `the_permits_of_a_dead_process_are_free_soon_after_its_lease`, `rule_08_tokens_increase_over_expiry` |
+//! | a process is paused beyond its lease, or cut off | kept; what it does in its pause nobody can prevent | yes | at its return | `a_stall_evicts_no_live_holder`, `holders_are_notified_at_once_of_a_lost_lease`, `a_revoked_lease_loses_held_and_queued_tickets` |
 //! | the leader pauses | kept | yes | an election | `the_leader_is_paused` |
 //! | a leader that was stopped for longer than a lease goes on | at most `limit` more: it may end leases that are alive | yes | a third of a lease | seldom met, and then excused, by `etcd_faults_under_load`: it is a fault of etcd ([its page](super::etcd#what-differs)) |
-//! | a node dies | kept | yes | an election, if it led | `a_node_is_killed_and_comes_back`, `one_endpoint_is_down_from_the_start` |
-//! | the majority is paused or down | kept: nobody gets in | yes | an election | `without_a_majority_nobody_gets_in_and_nobody_waits_for_ever` |
-//! | all of it restarts with its data | kept | yes | an election | `a_watch_goes_on_after_a_restart_and_a_compaction` |
-//! | it is wiped, or restored from an older snapshot | at most `limit` more | no: they start anew | at once | `a_cluster_that_is_wiped_loses_everything_and_goes_on` |
+//! | a node dies | kept | yes | an election, if it led | `a_server_is_killed_and_restarted`, `one_endpoint_is_down_from_the_start` |
+//! | the majority is paused or down | kept: nobody gets in | yes | an election | `without_a_majority_nothing_is_granted_and_no_call_hangs` |
+//! | all of it restarts with its data | kept | yes | an election | `a_watch_continues_after_a_restart_and_a_compaction` |
+//! | it is wiped, or restored from an older snapshot | at most `limit` more | no: they start anew | at once | `a_wiped_cluster_loses_all_permits_and_grants_new_ones` |
 //! | its clock steps | kept | yes | at once | not tested: etcd asks the kernel for the time, past all that a test could put before it. Its leases go by a clock that does not step; tokens are numbers of writes |
-//! | answers get lost, calls run late | kept | yes | at once | `a_write_that_comes_late_is_fenced_off`, `what_stands_under_the_lease_and_nobody_knows_is_swept`, `whatever_goes_wrong_no_rule_breaks_and_nobody_is_stuck` |
+//! | answers get lost, calls run late | kept | yes | at once | `a_late_write_is_fenced_off`, `unknown_keys_under_the_lease_are_deleted`, `whatever_goes_wrong_no_rule_breaks_and_nobody_is_stuck` |
 //!
 //! # ZooKeeper
 //!
 //! | fault | limit | tokens rise | normal again | shown by |
 //! | --- | --- | --- | --- | --- |
-//! | a process that holds dies | kept | yes | 1¼ leases | `a_process_that_dies_is_out_when_its_session_is` |
-//! | a process is paused beyond its session, or cut off | kept; what it does in its pause nobody can prevent | yes | at its return | `callers_see_a_session_end`, `a_session_that_ends_while_holding`, `a_session_that_ends_takes_every_ticket_along` |
+//! | a process that holds dies | kept | yes | 1¼ leases | `the_permits_of_a_dead_process_are_free_when_its_session_ends` |
+//! | a process is paused beyond its session, or cut off | kept; what it does in its pause nobody can prevent | yes | at its return | `callers_are_notified_of_the_end_of_a_session`, `a_session_ends_while_a_permit_is_held`, `the_end_of_a_session_loses_all_tickets` |
 //! | the leader pauses or dies | kept | yes | an election | `the_leader_is_paused`, `the_leader_is_killed` |
-//! | the majority is down, and comes back with its data | kept: nobody gets in | yes | an election | `two_of_three_are_down_and_one_comes_back` |
-//! | it is wiped | at most `limit` more | no: they start anew | one session | `a_server_that_is_wiped_loses_everything_and_goes_on` |
+//! | the majority is down, and comes back with its data | kept: nobody gets in | yes | an election | `two_of_three_servers_are_down_and_one_is_restarted` |
+//! | it is wiped | at most `limit` more | no: they start anew | one session | `a_wiped_server_loses_all_permits_and_grants_new_ones` |
 //! | our nodes are deleted by hand | at most `limit` more | yes | a third of a lease | `rule_04_a_permit_that_was_lost_is_seen_to_be_gone`, `rule_08_tokens_increase_over_a_flush` |
 //! | its clock steps | kept | yes | at once | `a_step_of_the_servers_clock_ends_no_session` |
-//! | answers get lost, calls run late | kept | yes | at once | `lost_while_connecting`, `lost_while_entering`, `lost_while_keeping`, `lost_while_leaving`, `lost_while_waiting`, `the_orphan_of_a_lost_reply_is_found_again`, `a_call_that_is_held_up_and_given_up_changes_nothing_later`, `a_silent_connection_is_replaced` |
+//! | answers get lost, calls run late | kept | yes | at once | `lost_while_connecting`, `lost_while_acquiring`, `lost_while_renewing`, `lost_while_releasing`, `lost_while_queued`, `a_node_whose_creation_was_not_answered_is_adopted`, `a_delayed_call_that_was_given_up_changes_nothing_later`, `a_stuck_connection_is_replaced` |

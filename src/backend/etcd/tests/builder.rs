@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn good_addresses_in_every_form() {
+fn addresses_are_accepted_in_every_form() {
     for good in [
         "h:1",
         "http://h:1",
@@ -16,7 +16,7 @@ fn good_addresses_in_every_form() {
 }
 
 #[test]
-fn bad_addresses_are_refused_and_never_repeated() {
+fn malformed_addresses_are_rejected_and_never_repeated() {
     let bad: &[&[&str]] = &[
         &[],
         &[""],
@@ -36,7 +36,7 @@ fn bad_addresses_are_refused_and_never_repeated() {
 }
 
 #[test]
-fn a_url_names_the_nodes_and_the_user() {
+fn a_url_contains_the_servers_and_the_credentials() {
     let etcd = Etcd::of_url("etcd://me:s%40crt@a:1,b:2").unwrap();
     assert_eq!(etcd.servers, ["http://a:1", "http://b:2"]);
     assert_eq!(
@@ -83,7 +83,7 @@ fn debug_shows_no_password() {
 }
 
 #[tokio::test]
-async fn a_node_that_is_not_there_is_named() {
+async fn an_unreachable_server_is_named() {
     let nobody = Peer::at(Etcd::new(["127.0.0.1:1"]).unwrap());
     let error = nobody.session.check(LEASE).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);

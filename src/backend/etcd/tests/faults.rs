@@ -21,7 +21,7 @@ async fn the_leader_is_paused() {
 }
 
 #[tokio::test]
-async fn a_node_is_killed_and_comes_back() {
+async fn a_server_is_killed_and_restarted() {
     let mut cluster = EtcdCluster::start(3);
     let (a, mut b) = (Peer::of(&cluster), Peer::of(&cluster));
     let first = token(&a.acquire(&[1]).await);
@@ -51,7 +51,7 @@ async fn one_endpoint_is_down_from_the_start() {
 }
 
 #[tokio::test]
-async fn without_a_majority_nobody_gets_in_and_nobody_waits_for_ever() {
+async fn without_a_majority_nothing_is_granted_and_no_call_hangs() {
     let cluster = EtcdCluster::start(3);
     let b = Peer::of(&cluster);
     let first = until_token(&b, 1, Duration::from_secs(5)).await;
@@ -74,7 +74,7 @@ async fn without_a_majority_nobody_gets_in_and_nobody_waits_for_ever() {
 }
 
 #[tokio::test]
-async fn a_check_of_a_cluster_that_is_half_there_is_answered_soon() {
+async fn a_check_of_a_partly_stopped_cluster_ends_in_time() {
     let cluster = EtcdCluster::start(3);
     let check = async || {
         let start = std::time::Instant::now();
@@ -95,7 +95,7 @@ async fn a_check_of_a_cluster_that_is_half_there_is_answered_soon() {
 }
 
 #[tokio::test]
-async fn a_watch_goes_on_after_a_restart_and_a_compaction() {
+async fn a_watch_continues_after_a_restart_and_a_compaction() {
     let mut cluster = EtcdCluster::start(1);
     // However long the restart takes.
     let peer = || Peer::of(&cluster).lease(LEASE * 5);
@@ -121,7 +121,7 @@ async fn a_watch_goes_on_after_a_restart_and_a_compaction() {
 }
 
 #[tokio::test]
-async fn a_cluster_that_is_wiped_loses_everything_and_goes_on() {
+async fn a_wiped_cluster_loses_all_permits_and_grants_new_ones() {
     let mut cluster = EtcdCluster::start(1);
     let mut a = Peer::of(&cluster);
     for _ in 0..5 {

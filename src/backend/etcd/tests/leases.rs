@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test]
-async fn a_lease_that_is_revoked_loses_what_was_held_and_what_waited() {
+async fn a_revoked_lease_loses_held_and_queued_tickets() {
     let cluster = EtcdCluster::start(1);
     let (mut a, mut b) = (Peer::of(&cluster), Peer::of(&cluster));
     assert!(is_held(&a.acquire(&[1]).await));
@@ -23,7 +23,7 @@ async fn a_lease_that_is_revoked_loses_what_was_held_and_what_waited() {
 /// What a watch tells is what changes. To a line of which nothing is known any more it would add up to another line, in
 /// which somebody holds who does not.
 #[tokio::test]
-async fn a_line_that_was_lost_is_followed_by_another_watch() {
+async fn after_a_lost_lease_another_watch_follows_the_queue() {
     let cluster = EtcdCluster::start(1);
     let (mut a, b) = (Peer::of(&cluster), Peer::of(&cluster));
     assert!(is_held(&b.acquire(&[1]).await));
@@ -40,7 +40,7 @@ async fn a_line_that_was_lost_is_followed_by_another_watch() {
 }
 
 #[tokio::test]
-async fn a_call_that_meets_a_revoked_lease_fails_and_the_next_has_a_new_one() {
+async fn a_call_under_a_revoked_lease_fails_and_the_next_gets_a_new_lease() {
     let cluster = EtcdCluster::start(1);
     let mut a = Peer::of(&cluster);
     assert!(is_held(&a.acquire(&[1]).await));
@@ -52,7 +52,7 @@ async fn a_call_that_meets_a_revoked_lease_fails_and_the_next_has_a_new_one() {
 }
 
 #[tokio::test]
-async fn a_dead_process_is_out_soon_after_its_lease() {
+async fn the_permits_of_a_dead_process_are_free_soon_after_its_lease() {
     let cluster = EtcdCluster::start(1);
     let b = Peer::of(&cluster);
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -80,7 +80,7 @@ async fn a_dead_process_is_out_soon_after_its_lease() {
 }
 
 #[tokio::test]
-async fn the_keeper_is_made_anew_on_the_runtime_of_the_next_call() {
+async fn the_maintenance_task_is_restarted_on_the_runtime_of_the_next_call() {
     let cluster = EtcdCluster::start(1);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
@@ -110,7 +110,7 @@ async fn the_keeper_is_made_anew_on_the_runtime_of_the_next_call() {
 }
 
 #[tokio::test]
-async fn a_session_that_nobody_uses_leaves_nothing() {
+async fn an_unused_session_leaves_no_keys() {
     let cluster = EtcdCluster::start(1);
     let a = Peer::of(&cluster);
     assert!(is_held(&a.acquire(&[1]).await));
@@ -126,7 +126,7 @@ async fn a_session_that_nobody_uses_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn a_write_that_comes_late_is_fenced_off() {
+async fn a_late_write_is_fenced_off() {
     let cluster = EtcdCluster::start(1);
     let a = Peer::of(&cluster);
     a.acquire(&[1]).await;
@@ -159,7 +159,7 @@ async fn a_write_that_comes_late_is_fenced_off() {
 }
 
 #[tokio::test]
-async fn what_stands_under_the_lease_and_nobody_knows_is_swept() {
+async fn unknown_keys_under_the_lease_are_deleted() {
     let cluster = EtcdCluster::start(1);
     let a = Peer::of(&cluster).lease(Duration::from_secs(1));
     a.acquire(&[1]).await;
@@ -175,7 +175,7 @@ async fn what_stands_under_the_lease_and_nobody_knows_is_swept() {
 }
 
 #[tokio::test]
-async fn two_tasks_of_one_process_are_two_tickets() {
+async fn two_tasks_of_one_process_have_two_tickets() {
     let cluster = EtcdCluster::start(1);
     let permits = crate::Coordinator::new(Etcd::new(cluster.endpoints()).unwrap());
     let inside = Arc::new(AtomicU64::new(0));
@@ -197,7 +197,7 @@ async fn two_tasks_of_one_process_are_two_tickets() {
 }
 
 #[tokio::test]
-async fn a_coordinator_hears_at_once_that_everything_is_lost() {
+async fn holders_are_notified_at_once_of_a_lost_lease() {
     let cluster = EtcdCluster::start(1);
     let etcd = Etcd::new(cluster.endpoints()).unwrap();
     let permits = crate::Coordinator::builder(etcd)
@@ -221,7 +221,7 @@ async fn a_coordinator_hears_at_once_that_everything_is_lost() {
 }
 
 #[tokio::test]
-async fn one_move_of_the_fence_is_for_all_names_in_doubt() {
+async fn one_move_of_the_fence_serves_all_uncertain_names() {
     const NAMES: u32 = 200;
     let cluster = EtcdCluster::start(1);
     let a = Peer::of(&cluster).lease(LEASE * 5);

@@ -31,7 +31,7 @@ fn with_users() -> EtcdCluster {
 }
 
 #[tokio::test]
-async fn rights_are_told_in_plain_words() {
+async fn missing_rights_are_reported_with_the_reason() {
     let cluster = with_users();
     let etcd = || {
         Etcd::new(cluster.endpoints())
@@ -60,7 +60,7 @@ async fn rights_are_told_in_plain_words() {
 }
 
 #[tokio::test]
-async fn everything_works_with_the_least_rights() {
+async fn calls_work_with_the_documented_rights() {
     let cluster = with_users();
     let etcd = || {
         let etcd = Etcd::new(cluster.endpoints())
@@ -83,7 +83,7 @@ async fn everything_works_with_the_least_rights() {
 }
 
 #[tokio::test]
-async fn a_token_that_is_not_known_any_more_is_replaced() {
+async fn an_unknown_auth_token_is_replaced() {
     let mut cluster = with_users();
     let etcd = Etcd::new(cluster.endpoints())
         .unwrap()
@@ -98,7 +98,7 @@ async fn a_token_that_is_not_known_any_more_is_replaced() {
 }
 
 #[tokio::test]
-async fn a_user_where_there_is_no_authentication_is_told() {
+async fn a_user_without_authentication_is_reported() {
     let cluster = EtcdCluster::start(1);
     let etcd = Etcd::new(cluster.endpoints())
         .unwrap()

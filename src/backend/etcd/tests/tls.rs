@@ -41,7 +41,7 @@ fn secure(cluster: &EtcdCluster) -> Etcd {
 }
 
 #[tokio::test]
-async fn an_authority_of_its_own_is_trusted_and_no_other() {
+async fn a_configured_ca_is_trusted_and_no_other() {
     let authority = Authority::new();
     let cluster = EtcdCluster::start_secure(&authority);
     let etcd = secure(&cluster);
@@ -58,7 +58,7 @@ async fn an_authority_of_its_own_is_trusted_and_no_other() {
 }
 
 #[tokio::test]
-async fn a_certificate_is_shown_to_a_node_that_demands_one() {
+async fn a_client_certificate_is_presented_to_a_server_that_requires_one() {
     let authority = Authority::new();
     let cluster = EtcdCluster::start_strict(&authority);
     let trusting = secure(&cluster).ca_certificate(authority.pem()).unwrap();
@@ -74,7 +74,7 @@ async fn a_certificate_is_shown_to_a_node_that_demands_one() {
 }
 
 #[tokio::test]
-async fn tls_on_one_side_only_is_said() {
+async fn tls_on_one_side_only_is_reported() {
     let authority = Authority::new();
     let cluster = EtcdCluster::start_secure(&authority);
     let plain = Etcd::new(cluster.endpoints()).unwrap();

@@ -38,7 +38,7 @@ fn servers_are_checked_when_given() {
 }
 
 #[test]
-fn a_url_is_as_good() {
+fn a_url_configures_the_same() {
     let read = |url| ZooKeeper::of_url(url).unwrap().settings;
     let settings = read("zookeeper://sh%40p:s%3Ae@zk1:2181,zk2/app");
     assert_eq!(&*settings.servers, "zk1:2181,zk2");

@@ -14,7 +14,7 @@ async fn behind_proxy() -> (Proxy, Peer, Peer) {
 }
 
 #[tokio::test]
-async fn names_that_nobody_could_ask_for_are_forgotten() {
+async fn names_whose_calls_never_connected_are_removed() {
     let mut peer = Peer::new(&zookeeper("127.0.0.1:1"));
     peer.lease = SECOND;
     let ask = async |names: std::ops::Range<u32>| {
@@ -50,7 +50,7 @@ async fn lost_while_connecting() {
 }
 
 #[tokio::test]
-async fn lost_while_entering() {
+async fn lost_while_acquiring() {
     for way in [Way::Up, Way::Down] {
         let (proxy, peer, other) = behind_proxy().await;
         peer.acquire(&[]).await;
@@ -68,7 +68,7 @@ async fn lost_while_entering() {
 }
 
 #[tokio::test]
-async fn the_orphan_of_a_lost_reply_is_found_again() {
+async fn a_node_whose_creation_was_not_answered_is_adopted() {
     let (proxy, peer, other) = behind_proxy().await;
     peer.acquire(&[]).await;
     proxy.set_present(Way::Down, Mode::Lose);
@@ -83,7 +83,7 @@ async fn the_orphan_of_a_lost_reply_is_found_again() {
 }
 
 #[tokio::test]
-async fn the_orphan_of_a_lost_reply_leaves_when_it_is_told_to() {
+async fn a_node_whose_creation_was_not_answered_is_deleted_on_release() {
     let (proxy, peer, other) = behind_proxy().await;
     peer.acquire(&[]).await;
     proxy.set_present(Way::Down, Mode::Lose);
@@ -94,7 +94,7 @@ async fn the_orphan_of_a_lost_reply_leaves_when_it_is_told_to() {
 }
 
 #[tokio::test]
-async fn a_call_that_is_held_up_and_given_up_changes_nothing_later() {
+async fn a_delayed_call_that_was_given_up_changes_nothing_later() {
     let (proxy, peer, other) = behind_proxy().await;
     peer.acquire(&[]).await;
     proxy.set_present(Way::Up, Mode::Hold);
@@ -113,7 +113,7 @@ async fn a_call_that_is_held_up_and_given_up_changes_nothing_later() {
 }
 
 #[tokio::test]
-async fn lost_while_keeping() {
+async fn lost_while_renewing() {
     for way in [Way::Up, Way::Down] {
         let (proxy, mut peer, _) = behind_proxy().await;
         let token = holds(&peer.acquire(&[1]).await.acquired);
@@ -127,7 +127,7 @@ async fn lost_while_keeping() {
 }
 
 #[tokio::test]
-async fn lost_while_leaving() {
+async fn lost_while_releasing() {
     for way in [Way::Up, Way::Down] {
         let (proxy, peer, other) = behind_proxy().await;
         peer.acquire(&[1]).await;
@@ -138,7 +138,7 @@ async fn lost_while_leaving() {
 }
 
 #[tokio::test]
-async fn lost_while_waiting() {
+async fn lost_while_queued() {
     let (proxy, mut peer, other) = behind_proxy().await;
     other.acquire(&[7]).await;
     assert_eq!(peer.acquire(&[1]).await.acquired, [TicketState::Queued]);
@@ -153,7 +153,7 @@ async fn lost_while_waiting() {
 }
 
 #[tokio::test]
-async fn a_silent_connection_is_replaced() {
+async fn a_stuck_connection_is_replaced() {
     let (proxy, peer, _) = behind_proxy().await;
     let token = holds(&peer.acquire(&[1]).await.acquired);
     proxy.set_present(Way::Up, Mode::Lose);

@@ -66,7 +66,7 @@ async fn the_leader_is_paused() {
 }
 
 #[tokio::test]
-async fn a_check_of_an_ensemble_that_is_half_there_is_answered_soon() {
+async fn a_check_of_a_partly_stopped_ensemble_ends_in_time() {
     let mut servers = ensemble().await;
     let leader = servers.leader();
     let zookeeper = zookeeper(servers.connect_string());
@@ -98,7 +98,7 @@ async fn a_check_of_an_ensemble_that_is_half_there_is_answered_soon() {
 }
 
 #[tokio::test]
-async fn two_of_three_are_down_and_one_comes_back() {
+async fn two_of_three_servers_are_down_and_one_is_restarted() {
     let mut servers = ensemble().await;
     let zookeeper = zookeeper(servers.connect_string());
     let permits = Coordinator::new(zookeeper.clone());

@@ -47,7 +47,7 @@ async fn with_a_user_the_nodes_are_for_that_user_only() {
 }
 
 #[tokio::test]
-async fn a_path_without_rights_is_named_at_check() {
+async fn a_missing_right_is_named_by_the_check() {
     let operator = operator().await;
     let anyone = |rights| [Acl::new(rights, AuthId::anyone())];
     for (rights, missing) in [
@@ -91,7 +91,7 @@ async fn everything_is_below_the_chroot() {
 }
 
 #[tokio::test]
-async fn foreign_nodes_are_ignored() {
+async fn nodes_of_other_programs_are_ignored() {
     let zookeeper = zookeeper(server().connect_string());
     let (a, mut b) = (Peer::new(&zookeeper), Peer::new(&zookeeper));
     let parent = format!("{}/mutex:name", zookeeper.settings.base());
@@ -117,7 +117,7 @@ async fn foreign_nodes_are_ignored() {
 }
 
 #[tokio::test]
-async fn a_lease_that_outlives_every_session_is_refused() {
+async fn a_lease_longer_than_every_session_is_rejected() {
     let start = || {
         ZooKeepers::start_with(Servers {
             longest_session: 2 * SECOND,

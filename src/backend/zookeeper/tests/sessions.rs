@@ -17,7 +17,7 @@ async fn mortal() -> (Proxy, Peer, Peer) {
 }
 
 #[tokio::test]
-async fn a_session_that_ends_takes_every_ticket_along() {
+async fn the_end_of_a_session_loses_all_tickets() {
     let (proxy, mut peer, other) = mortal().await;
     let token = holds(&peer.acquire(&[1]).await.acquired);
     assert_eq!(peer.acquire(&[2]).await.acquired, [TicketState::Queued]);
@@ -38,7 +38,7 @@ async fn a_session_that_ends_takes_every_ticket_along() {
 }
 
 #[tokio::test]
-async fn a_session_that_ends_while_holding() {
+async fn a_session_ends_while_a_permit_is_held() {
     let (proxy, mut peer, mut other) = mortal().await;
     let first = holds(&peer.acquire(&[1]).await.acquired).unwrap();
     assert_eq!(other.acquire(&[1]).await.acquired, [TicketState::Queued]);
@@ -53,7 +53,7 @@ async fn a_session_that_ends_while_holding() {
 }
 
 #[tokio::test]
-async fn callers_see_a_session_end() {
+async fn callers_are_notified_of_the_end_of_a_session() {
     let proxy = Proxy::start(server().port(0)).await;
     let direct = zookeeper(server().connect_string());
     let mut cut = direct.clone();
@@ -140,7 +140,7 @@ fn a_session_outlives_the_runtime_that_made_it() {
 }
 
 #[test]
-fn a_session_outlives_a_runtime_that_nobody_drives() {
+fn a_session_outlives_a_runtime_that_is_not_driven() {
     server();
     let zookeeper = zookeeper(server().connect_string());
     let runtime = || Builder::new_current_thread().enable_all().build().unwrap();
@@ -156,7 +156,7 @@ fn a_session_outlives_a_runtime_that_nobody_drives() {
 }
 
 #[tokio::test]
-async fn a_process_that_dies_is_out_when_its_session_is() {
+async fn the_permits_of_a_dead_process_are_free_when_its_session_ends() {
     let zookeeper = zookeeper(server().connect_string());
     let mut dead = Peer::new(&zookeeper);
     dead.lease = SECOND;
@@ -218,7 +218,7 @@ async fn a_step_of_the_servers_clock_ends_no_session() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_wiped_loses_everything_and_goes_on() {
+async fn a_wiped_server_loses_all_permits_and_grants_new_ones() {
     let start = || ZooKeepers::start(1);
     let mut servers = tokio::task::spawn_blocking(start).await.unwrap();
     let zookeeper = zookeeper(servers.connect_string());
@@ -246,7 +246,7 @@ async fn a_server_that_is_wiped_loses_everything_and_goes_on() {
 }
 
 #[tokio::test]
-async fn what_nobody_knows_of_is_swept() {
+async fn nodes_without_a_ticket_are_deleted() {
     let zookeeper = zookeeper(server().connect_string());
     let mut peer = Peer::new(&zookeeper);
     peer.lease = SECOND / 2;
