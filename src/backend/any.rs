@@ -49,7 +49,7 @@ impl AnyBackend {
     ///
     /// # Errors
     ///
-    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) for a malformed URL, and for one whose backend is not built in: the
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) for a malformed URL, and for a backend that is not built in: the
     /// message names the feature to enable. It never repeats the URL, which may contain a password.
     pub fn from_url(url: impl AsRef<str>) -> Result<Self, Error> {
         if let Some(urls) = url.as_ref().strip_prefix("redlock:") {

@@ -166,7 +166,7 @@ impl<C: Connection> Reconnecting<C> {
         true
     }
 
-    /// Removes an attempt whose runtime has ended. That is not a failure of the server: the next attempt may start at once.
+    /// Removes an attempt that ended with its runtime. The server did not fail: the next attempt may start at once.
     pub(crate) fn abandon(&mut self, attempt: &Attempt<C>) {
         if self.is_attempt(attempt) {
             self.slot = Slot::Empty;
@@ -184,8 +184,8 @@ impl<C: Connection> Reconnecting<C> {
         })
     }
 
-    /// The same, after a call failed with an error that says more than that the connection was lost. Calls during the pause
-    /// fail with that error.
+    /// Removes a lost connection like [`discard`](Self::discard), after a call failed with an error that gives the reason. Calls
+    /// during the pause fail with that error.
     pub(crate) fn discard_after(&mut self, lost: &Arc<C>, error: impl FnOnce() -> Error) -> bool {
         if !matches!(&self.slot, Slot::Ready(ready) if Arc::ptr_eq(ready, lost)) {
             return false;
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_attempt_whose_runtime_has_ended_is_repeated_at_once() {
+    async fn an_attempt_that_ended_with_its_runtime_is_repeated_at_once() {
         let mut connection = reconnecting();
         let (result, attempt) = connection.start(Instant::now());
         drop(result);

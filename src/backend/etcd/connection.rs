@@ -210,7 +210,7 @@ impl ClusterConnection {
         ))
     }
 
-    /// Starts to connect to the current server, in a task: the attempt goes on when the calls that await it are dropped.
+    /// Starts to connect to the current server, in a task: the attempt continues when the calls that await it are dropped.
     fn connect(self: &Arc<Self>, servers: &mut Servers) -> Result<Attempt<Connection>, Error> {
         let runtime = errors::runtime()?;
         let at = servers.current;
@@ -293,7 +293,7 @@ pub(super) fn host_and_port(url: &str) -> &str {
 // === impl Servers ===
 
 impl Servers {
-    /// Returns what a call has to do. Skips the servers whose last attempt failed a moment ago, unless all did.
+    /// Returns what a call has to do. Skips servers in the pause after a failed attempt, unless all are.
     fn next(&mut self, now: Instant) -> Next<Connection> {
         let first = self.current;
         loop {

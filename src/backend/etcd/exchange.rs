@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// How long a call goes on creating tickets. The rest follows with the next call. Tests run unoptimised, many at a time.
+/// How long one call creates tickets. The rest follows with the next call. Tests run unoptimised, many at a time.
 const WRITE_TIME: Duration = Duration::from_millis(if cfg!(test) { 5000 } else { 300 });
 /// The time after which a node with queued tickets calls again while no watch reports changes.
 const POLL: Duration = Duration::from_millis(100);

@@ -1,6 +1,6 @@
 //! The maintenance task: it renews the etcd lease, removes expired tickets, and revokes the lease of an idle session.
 //!
-//! Since the one etcd lease goes on for the other tickets, a ticket that no call has named for a lease is removed by this task.
+//! The one etcd lease is renewed for all tickets, so a ticket that no call has named for a lease is removed by this task.
 
 use super::keys;
 use super::lease::GRANT_TIMEOUT;
@@ -154,8 +154,8 @@ impl Shared {
         }
     }
 
-    /// Removes keys under the etcd lease that no ticket here accounts for: writes that were executed late, and tickets whose
-    /// release was not answered.
+    /// Removes keys under the etcd lease that no ticket here accounts for: writes that were executed late, and tickets with
+    /// an unanswered release.
     async fn sweep(self: &Arc<Self>, lease: i64) {
         let list_keys = |client: Client| async move {
             let options = LeaseTimeToLiveOptions::new().with_keys();

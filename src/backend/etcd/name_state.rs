@@ -12,7 +12,7 @@ use tokio::time::Instant;
 pub(super) struct NameState {
     /// The number of the latest call.
     pub(super) number: u64,
-    /// Counts the calls that began. A call whose run is not the latest was superseded.
+    /// Counts the calls that began. A call with an earlier number than this was superseded.
     pub(super) run: u64,
     /// A call is in flight.
     pub(super) running: bool,
@@ -25,7 +25,7 @@ pub(super) struct NameState {
     until: Instant,
     own: BTreeMap<u64, OwnTicket>,
     queue: TicketQueue,
-    /// Tickets whose expired keys are being removed, with the revisions that created them.
+    /// Expired tickets with keys that are being removed, and the revisions that created them.
     expired: HashMap<u64, i64>,
     /// The number of the watch that follows the queue, if there is one.
     pub(super) watch: Option<u64>,
@@ -49,9 +49,9 @@ struct OwnTicket {
 /// What a call has to write.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
-    /// Tickets whose keys are deleted, and whether each was known to hold.
+    /// Tickets to delete, and whether each was known to hold.
     pub(super) release: Vec<(u64, bool)>,
-    /// Tickets of this call whose expired keys are deleted first: the new keys must not be taken for them.
+    /// Tickets of this call with expired keys, which are deleted first: they must not be mistaken for the new keys.
     pub(super) remove_expired: Vec<u64>,
     /// Queued tickets with another limit than the call's, and the revisions that created them.
     pub(super) update_limit: Vec<(u64, i64)>,
@@ -224,7 +224,7 @@ impl NameState {
         self.expired.remove(&ticket);
     }
 
-    /// Whether the key of one of our tickets was seen.
+    /// Whether the key of one of this node's tickets was seen.
     pub(super) fn is_stored(&self, ticket: u64) -> bool {
         self.own.get(&ticket).is_some_and(|own| own.seen)
     }
@@ -239,7 +239,7 @@ impl NameState {
         self.own.get(&ticket).is_some_and(|own| !own.acquired)
     }
 
-    /// Whether the ticket is ours, also if its expired key is being removed.
+    /// Whether the ticket is one of this node, also if its expired key is being removed.
     pub(super) fn knows(&self, ticket: u64) -> bool {
         self.own.contains_key(&ticket) || self.expired.contains_key(&ticket)
     }
@@ -267,7 +267,7 @@ impl NameState {
         &mut self.queue
     }
 
-    /// Compares our tickets with the queue. Returns the queued ones that hold now, for the first time.
+    /// Compares this node's tickets with the queue. Returns the queued ones that hold now, for the first time.
     pub(super) fn collect_grants(&mut self, node: &Node) -> Vec<Grant> {
         let mut held: HashMap<u64, i64> = HashMap::new();
         for (created, entry) in self.queue.holders() {
@@ -373,7 +373,7 @@ impl NameState {
         (outcome, pushes.collect())
     }
 
-    /// Returns how many of our tickets hold although the queue would not grant them now: a limit before them was lowered.
+    /// Returns how many of this node's tickets hold although the queue would not grant them now: a limit before them was lowered.
     fn held_beyond_limit(&self, node: &Node) -> usize {
         let queued = self.queue.queued();
         let own = queued.filter_map(|(_, entry)| keys::own_number(&entry.ticket, node));
@@ -402,7 +402,7 @@ impl NameState {
 
     // --- leases ---
 
-    /// Returns when the next of our tickets expires. None does while a call is in flight, since the call is a heartbeat.
+    /// Returns when the next of this node's tickets expires. None does while a call is in flight, since the call is a heartbeat.
     pub(super) fn next_expiry(&self) -> Option<Instant> {
         if self.running {
             return None;
@@ -422,7 +422,7 @@ impl NameState {
         self.own.is_empty()
     }
 
-    /// Removes the tickets that have expired. Returns all tickets whose keys are to be removed, also those of earlier calls.
+    /// Removes the tickets that have expired. Returns all tickets with keys to remove, also those of earlier calls.
     pub(super) fn expire(&mut self, node: &Node, now: Instant) -> Vec<(u64, i64)> {
         let (queue, until, expired) = (&self.queue, self.until, &mut self.expired);
         let running = self.running;

@@ -2,7 +2,7 @@
 //!
 //! Each ticket is a key, and the order is that of the revisions that created the keys. Every node that reads the same keys
 //! derives the same holders: tickets hold from the front of the queue, each while fewer tickets than its own node's limit are
-//! before it. The first ticket whose limit is reached blocks all behind it.
+//! before it. The first ticket that has reached its limit blocks all behind it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;

@@ -79,7 +79,7 @@ pub(super) struct FenceSlot {
     pub(super) moving: Option<FenceMove>,
 }
 
-/// A move of the fence in flight. It goes on when the calls that await it are dropped.
+/// A move of the fence in flight. It continues when the calls that await it are dropped.
 #[derive(Clone)]
 pub(super) struct FenceMove {
     pub(super) number: u64,

@@ -158,7 +158,7 @@ impl TicketQueue {
         (found.is_some(), pushes)
     }
 
-    /// Returns the tickets whose leases have not run out.
+    /// Returns the tickets with an unexpired lease.
     pub(crate) fn inspect(&self, now: Duration) -> Inspection {
         let now = now.max(self.clock.now());
         let unexpired = (Bound::Excluded((now, u64::MAX)), Bound::Unbounded);
@@ -240,7 +240,7 @@ impl TicketQueue {
         TicketState::Held { token }
     }
 
-    /// Removes each held ticket whose deadline is not after `due`, and each node whose lease ended by then.
+    /// Removes each held ticket whose deadline is not after `due`, and each node with a lease that ended by then.
     fn expire(&mut self, due: Option<Duration>) {
         let Some(due) = due else {
             return;

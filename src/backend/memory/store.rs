@@ -91,7 +91,7 @@ impl Store {
         (queue.map(|queue| queue.evict(ticket, now))).unwrap_or_default()
     }
 
-    /// Checks a few of the queues whose check is due. Each call does, so that idle names need no task.
+    /// Checks a few of the queues that are due. Each call does, so that idle names need no task.
     fn remove_idle(&mut self, now: Duration) {
         for _ in 0..REMOVALS_PER_CALL {
             let Some(check) = self.checks.first_entry() else {

@@ -131,7 +131,7 @@ impl Shared {
         }
     }
 
-    /// Starts to connect, in a task: the attempt goes on when the calls that await it are dropped.
+    /// Starts to connect, in a task: the attempt continues when the calls that await it are dropped.
     fn connect(
         self: &Arc<Self>,
         state: &mut SessionState,
@@ -221,7 +221,7 @@ impl Shared {
         }
     }
 
-    /// Forgets every ticket: the attempt with this epoch has found that the session has expired. The attempt goes on.
+    /// Forgets every ticket: the attempt with this epoch has found that the session has expired. The attempt continues.
     fn lose_session(&self, epoch: u64) {
         let mut state = self.state();
         if state.epoch != epoch || state.session.take().is_none() {

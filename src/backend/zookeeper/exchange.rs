@@ -167,7 +167,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Reads the queue. Finds the nodes of our tickets whose creation was not answered.
+    /// Reads the queue. Adopts nodes without an answered creation.
     async fn read(&self, work: &InFlight<'_>) -> Result<TicketQueue, Error> {
         let client = work.client();
         let (sync, list) = self.with(work.epoch(), |_| {
@@ -178,7 +178,7 @@ impl<'a> Run<'a> {
         self.reconcile(work, self.shared.entries(names)?).await
     }
 
-    /// Compares a listing with our tickets: adopts nodes whose creation was not answered, deletes nodes without a ticket, and
+    /// Compares a listing with this node's tickets: adopts nodes without an answered creation, deletes nodes without a ticket, and
     /// determines which tickets hold.
     async fn reconcile(
         &self,
@@ -256,7 +256,7 @@ impl<'a> Run<'a> {
         Ok(released)
     }
 
-    /// Applies a new limit to our queued tickets.
+    /// Applies a new limit to this node's queued tickets.
     fn update_limits(&self, work: &InFlight<'_>) -> Result<(), Error> {
         let (call, client) = (self.call, work.client());
         self.with(work.epoch(), |name| {

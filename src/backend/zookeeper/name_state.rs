@@ -138,7 +138,7 @@ impl NameState {
                 && (self.tickets.iter()).any(|(number, t)| !t.granted && !is_released(number))
     }
 
-    /// For our own tickets this is the newest limit, which may still be on the way to the node.
+    /// For this node's tickets this is the newest limit, which may still be on the way to the node.
     fn limit(&self, entry: &Entry, own: &HashMap<&str, u32>) -> KnownLimit {
         if let Some(limit) = own.get(entry.name.as_str()) {
             return KnownLimit::Limit(*limit);
@@ -180,7 +180,7 @@ impl NameState {
         })
     }
 
-    /// Returns the node of another process that blocks one of our tickets which has room itself: its limit may have been raised
+    /// Returns the node of another process that blocks one of this node's tickets which has room itself: its limit may have been raised
     /// since it was read.
     pub(super) fn blocking_node(&self, queue: &TicketQueue) -> Option<String> {
         let own = self.own_limits();
@@ -228,7 +228,7 @@ impl NameState {
         (adopt, unknown)
     }
 
-    /// Returns our tickets that hold, oldest first.
+    /// Returns this node's tickets that hold, oldest first.
     pub(super) fn holding(&self, node: &Node, queue: &TicketQueue) -> Vec<u64> {
         let holders = queue.entries.iter().take(queue.in_use);
         holders
@@ -240,7 +240,7 @@ impl NameState {
             .collect()
     }
 
-    /// Marks our tickets that hold. Returns those that hold for the first time, with their tokens.
+    /// Marks this node's tickets that hold. Returns those that hold for the first time, with their tokens.
     pub(super) fn grant(&mut self, node: &Node, queue: &TicketQueue) -> Vec<(u64, u64)> {
         let (holding, until) = (self.holding(node, queue), self.until);
         let mut granted = Vec::new();

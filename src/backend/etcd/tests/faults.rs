@@ -1,4 +1,4 @@
-//! Nodes that are stopped, killed, or not there.
+//! Servers that are stopped, killed or unreachable.
 
 use super::*;
 
@@ -10,7 +10,7 @@ async fn the_leader_is_paused() {
     assert_eq!(b.acquire(&[1]).await, [TicketState::Queued]);
     let leader = cluster.leader();
     cluster.pause(leader);
-    // The others elect another; nothing that was granted is lost.
+    // The others elect a new leader. No grant is lost.
     let again = until_held(&a, 1, Duration::from_secs(5)).await;
     assert!(again < Duration::from_secs(3), "{again:?}");
     cluster.resume(leader);
@@ -26,12 +26,12 @@ async fn a_server_is_killed_and_restarted() {
     let (a, mut b) = (Peer::of(&cluster), Peer::of(&cluster));
     let first = token(&a.acquire(&[1]).await);
     assert_eq!(b.acquire(&[1]).await, [TicketState::Queued]);
-    // Both talk to the first one.
+    // Both are connected to the first server.
     cluster.kill(0);
     let again = until_held(&a, 1, Duration::from_secs(5)).await;
     assert!(again < Duration::from_secs(3), "{again:?}");
     assert_eq!(b.acquire(&[1]).await, [TicketState::Queued]);
-    // The watch was made anew, on another node.
+    // The watch was opened again, on another server.
     sleep(Duration::from_millis(300)).await;
     assert_eq!(a.release(&[1]).await, [true]);
     let next = b.granted().await;
@@ -61,7 +61,7 @@ async fn without_a_majority_nothing_is_granted_and_no_call_hangs() {
     cluster.pause(1);
     cluster.pause(2);
     let start = std::time::Instant::now();
-    let error = a.try_to_enter(&[1]).await.unwrap_err();
+    let error = a.try_to_acquire(&[1]).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert!(
         start.elapsed() < Duration::from_secs(4),

@@ -1,4 +1,4 @@
-//! The lease of the process, and what becomes of it.
+//! The etcd lease of the process.
 
 use super::*;
 
@@ -8,11 +8,11 @@ async fn a_revoked_lease_loses_held_and_queued_tickets() {
     let (mut a, mut b) = (Peer::of(&cluster), Peer::of(&cluster));
     assert!(is_held(&a.acquire(&[1]).await));
     assert_eq!(b.acquire(&[1, 2]).await, [TicketState::Queued; 2]);
-    // While waiting: the places are lost, and taken anew by what the gate says next.
+    // While queued: the queue entries are lost, and the next call creates them again.
     b.revoke(&cluster);
     assert_eq!(b.event().await, Event::Lost);
     assert_eq!(b.acquire(&[1, 2]).await, [TicketState::Queued; 2]);
-    // While holding.
+    // While held.
     a.revoke(&cluster);
     assert_eq!(a.event().await, Event::Lost);
     assert_eq!(b.granted().await.ticket, 1);
@@ -20,8 +20,8 @@ async fn a_revoked_lease_loses_held_and_queued_tickets() {
     assert_eq!(a.acquire(&[2]).await, [TicketState::Queued]);
 }
 
-/// What a watch tells is what changes. To a line of which nothing is known any more it would add up to another line, in
-/// which somebody holds who does not.
+/// A watch reports changes. Applied to a queue that is not known any more they would result in a wrong queue, with holders that
+/// do not hold.
 #[tokio::test]
 async fn after_a_lost_lease_another_watch_follows_the_queue() {
     let cluster = EtcdCluster::start(1);
@@ -30,7 +30,7 @@ async fn after_a_lost_lease_another_watch_follows_the_queue() {
     assert_eq!(a.acquire(&[1]).await, [TicketState::Queued]);
     let watch = || a.session.shared.state().names[&queue()].watch;
     let before = watch();
-    assert!(before.is_some(), "it waits");
+    assert!(before.is_some(), "it is queued");
     a.session.shared.lose_lease(a.lease_id());
     assert_eq!(watch(), None);
     assert_eq!(a.acquire(&[2]).await, [TicketState::Queued]);
@@ -45,7 +45,7 @@ async fn a_call_under_a_revoked_lease_fails_and_the_next_gets_a_new_lease() {
     let mut a = Peer::of(&cluster);
     assert!(is_held(&a.acquire(&[1]).await));
     a.revoke(&cluster);
-    let error = a.try_to_enter(&[2]).await.unwrap_err();
+    let error = a.try_to_acquire(&[2]).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert_eq!(a.event().await, Event::Lost);
     assert!(is_held(&a.acquire(&[2]).await));
@@ -73,7 +73,7 @@ async fn the_permits_of_a_dead_process_are_free_soon_after_its_lease() {
     runtime.shutdown_background();
     let took = until_held(&b, 1, Duration::from_secs(6)).await;
     assert!(took > Duration::from_millis(900), "{took:?}");
-    // It comes back on another runtime, and is told.
+    // On another runtime it continues, and is notified.
     let mut a = a;
     assert_eq!(a.renew(&[1]).await.unwrap(), [TicketState::Gone]);
     assert_eq!(a.event().await, Event::Lost);
@@ -97,7 +97,7 @@ async fn the_maintenance_task_is_restarted_on_the_runtime_of_the_next_call() {
         .await
         .unwrap();
     runtime.shutdown_background();
-    // Another ticket is spoken of, and the first one's lease goes on with it; but only until its own time is over.
+    // Calls about another ticket keep the etcd lease. The first ticket expires by its own lease.
     for _ in 0..10 {
         a.acquire(&[2]).await;
         sleep(Duration::from_millis(250)).await;
@@ -105,7 +105,7 @@ async fn the_maintenance_task_is_restarted_on_the_runtime_of_the_next_call() {
     assert_eq!(
         a.granted().await.ticket,
         2,
-        "the first ran out, and not the lease"
+        "the first ticket expired, but not the etcd lease"
     );
 }
 
@@ -120,7 +120,7 @@ async fn an_unused_session_leaves_no_keys() {
     assert_eq!(
         cluster.ctl(&["lease", "list"]).lines().count(),
         1,
-        "only the head line"
+        "only the heading"
     );
     assert_eq!(cluster.ctl(&["get", "--prefix", "permit"]), "");
 }
@@ -131,7 +131,7 @@ async fn a_late_write_is_fenced_off() {
     let a = Peer::of(&cluster);
     a.acquire(&[1]).await;
     a.release(&[1]).await;
-    // The server is stopped while it has the request: it is carried out afterwards, unless it is fenced off.
+    // The server is stopped while it has the request. It executes the request afterwards, unless it is fenced off.
     cluster.pause(0);
     let acquire = Call {
         acquire: vec![2],
@@ -142,17 +142,17 @@ async fn a_late_write_is_fenced_off() {
         release: vec![2],
         ..a.call()
     };
-    let left = tokio::spawn({
+    let released = tokio::spawn({
         let session = a.session.clone();
         async move { exchange_one(&*session, release).await }
     });
     sleep(Duration::from_millis(100)).await;
     cluster.resume(0);
-    let left = timeout(Duration::from_secs(5), left)
+    let released = timeout(Duration::from_secs(5), released)
         .await
         .unwrap()
         .unwrap();
-    assert!(matches!(left, Ok(Reply::Done(_))), "{left:?}");
+    assert!(matches!(released, Ok(Reply::Done(_))), "{released:?}");
     sleep(Duration::from_millis(300)).await;
     let seen = a.session.inspect(queue()).await.unwrap();
     assert_eq!((seen.in_use, seen.queued), (0, 0));
@@ -184,7 +184,7 @@ async fn two_tasks_of_one_process_have_two_tickets() {
         tokio::spawn(async move {
             for _ in 0..10 {
                 let guard = permits.mutex("one").unwrap().lock().await.unwrap();
-                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two inside");
+                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two holders");
                 sleep(Duration::from_millis(1)).await;
                 inside.fetch_sub(1, Ordering::SeqCst);
                 drop(guard);
@@ -214,7 +214,7 @@ async fn holders_are_notified_at_once_of_a_lost_lease() {
     let leases = cluster.ctl(&["lease", "list"]);
     cluster.ctl(&["lease", "revoke", leases.lines().nth(1).unwrap()]);
     let lost = futures_util::future::join(guard.lost(), permit.lost());
-    timeout(LEASE, lost).await.expect("both are told");
+    timeout(LEASE, lost).await.expect("both are notified");
     drop((guard, permit));
     let again = permits.mutex("one").unwrap();
     assert!(timeout(LEASE, again.lock()).await.unwrap().is_ok());
@@ -237,13 +237,13 @@ async fn one_move_of_the_fence_serves_all_uncertain_names() {
         let version = lines.find_map(|line| line.strip_prefix("\"Version\" : "));
         version.expect("a fence").parse::<u32>().unwrap()
     };
-    a.say(call(0)).await.unwrap();
+    a.exchange(call(0)).await.unwrap();
     let before = moves();
     cluster.pause(0);
     let given_up = (0..NAMES).map(|name| a.give_up(call(name), Duration::from_millis(100)));
     futures_util::future::join_all(given_up).await;
     cluster.resume(0);
-    let answers = (0..NAMES).map(|name| a.say(call(name)));
+    let answers = (0..NAMES).map(|name| a.exchange(call(name)));
     for answer in futures_util::future::join_all(answers).await {
         assert!(is_held(&answer.unwrap().acquired));
     }
