@@ -102,7 +102,9 @@ fn refusal(text: &str, server: &str) -> Option<(Error, Remedy)> {
     } else if text.contains("authentication is not enabled") {
         denied("has no authentication enabled: remove the user and the password")
     } else if text.contains("permission denied") {
-        denied("denies this user to read and write below the prefix: grant its role readwrite")
+        denied(
+            "denies this user permission to read and write below the prefix: grant its role readwrite",
+        )
     } else {
         return None;
     };

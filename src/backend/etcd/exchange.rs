@@ -2,7 +2,8 @@
 
 use super::errors::{self, Failure};
 use super::keys;
-use super::name_state::{Findings, NameState};
+use super::name_state::NameState;
+use super::plan::Findings;
 use super::queue::TicketQueue;
 use super::session_state::Shared;
 use crate::backend::{Call, Event, Reply};

@@ -10,6 +10,7 @@ mod keys;
 mod lease;
 mod maintenance;
 mod name_state;
+mod plan;
 mod queue;
 mod session;
 mod session_state;

@@ -4,7 +4,7 @@ use super::errors::{self, Failure};
 use super::exchange::Run;
 use super::keys;
 use super::maintenance::MAX_OPERATIONS;
-use super::name_state::{Findings, Plan};
+use super::plan::{Findings, Plan};
 use super::queue::TicketQueue;
 use super::session_state::HeldLease;
 use crate::clock::now;

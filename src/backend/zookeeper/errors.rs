@@ -12,7 +12,7 @@ pub(super) fn translate(error: &zk::Error, servers: &str, act: &str) -> Error {
         zk::Error::NoAuth => (
             ErrorKind::Denied,
             format!(
-                "ZooKeeper at {servers} denies to {act}: grant the right, or check the user and the password of ZooKeeper::auth"
+                "ZooKeeper at {servers} denies permission to {act}: grant the right, or check the user and the password of ZooKeeper::auth"
             ),
         ),
         zk::Error::AuthFailed => (
@@ -22,12 +22,12 @@ pub(super) fn translate(error: &zk::Error, servers: &str, act: &str) -> Error {
         zk::Error::InvalidAcl => (
             ErrorKind::Denied,
             format!(
-                "ZooKeeper at {servers} denies to {act}: it does not know the user that the rights are for"
+                "ZooKeeper at {servers} denies permission to {act}: it does not know the user that the rights are for"
             ),
         ),
         zk::Error::QuotaExceeded => (
             ErrorKind::Denied,
-            format!("ZooKeeper at {servers} denies to {act}: a quota is exceeded"),
+            format!("ZooKeeper at {servers} denies permission to {act}: a quota is exceeded"),
         ),
         zk::Error::Unimplemented => (
             ErrorKind::Incompatible,
