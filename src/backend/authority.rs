@@ -175,7 +175,10 @@ pub(crate) fn percent_decode(text: &str) -> Result<String, Malformed> {
 mod tests {
     use super::*;
 
-    fn parsed(text: &str) -> (Option<(String, Option<String>)>, Vec<String>, &str) {
+    /// The user, and the password if there is one.
+    type Login = (String, Option<String>);
+
+    fn parsed(text: &str) -> (Option<Login>, Vec<String>, &str) {
         let (authority, tail) = Authority::parse(text).expect(text);
         let credentials = authority.credentials.map(|c| (c.user, c.password));
         let hosts = authority.hosts.iter().map(Host::to_string).collect();
