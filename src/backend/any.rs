@@ -1,4 +1,4 @@
-//! A backend that is chosen by a URL, so that a program switches by configuration.
+//! A backend chosen by a URL, so that the configuration of a program decides.
 
 use super::{Backend, Events, Open, Session};
 use crate::backend::memory::Memory;
@@ -7,24 +7,24 @@ use crate::name::Node;
 use std::fmt;
 use std::sync::Arc;
 
-/// A backend that is named by a URL.
+/// A backend chosen by a URL.
 ///
 /// | URL | backend | feature |
 /// | --- | --- | --- |
-/// | `memory:` | [`Memory`](crate::Memory), a store of its own for each URL that is read | |
+/// | `memory:` | [`Memory`](crate::Memory), a new store for each parsed URL | |
 /// | `etcd://[user:password@]host:port[,host:port…]` | [`Etcd`](crate::Etcd) | `etcd` |
 /// | `etcds://…`, the same over TLS | [`Etcd`](crate::Etcd) | `etcd` |
 /// | `redis://[user:password@]host[:port][/db]` | [`Redis`](crate::Redis) | `redis` |
 /// | `rediss://[user:password@]host[:port][/db]` | [`Redis`](crate::Redis) over TLS | `redis-tls` |
 /// | `redis+unix:///path/to/socket` | [`Redis`](crate::Redis) | `redis` |
-/// | `redis+sentinel://[user:password@]host:port,host:port/master[/db]` | [`Redis`](crate::Redis) behind these sentinels; `?sentinel_user=…&sentinel_password=…` for themselves | `redis-sentinel` |
+/// | `redis+sentinel://[user:password@]host:port,host:port/master[/db]` | [`Redis`](crate::Redis) behind these sentinels; `?sentinel_user=…&sentinel_password=…` sets the credentials of the sentinels | `redis-sentinel` |
 /// | `redis+cluster://[user:password@]host:port,host:port` | [`Redis`](crate::Redis) as a cluster | `redis-cluster` |
 /// | `redlock:redis://one,redis://two,redis://three` (a comma in a password is written `%2C`) | [`Redlock`](crate::Redlock) | `redlock` |
 /// | `zookeeper://[user:password@]host[:port][,host[:port]…][/chroot]` | [`ZooKeeper`](crate::ZooKeeper) | `zookeeper` |
 ///
-/// `rediss+sentinel://` and `rediss+cluster://` are those over TLS.
+/// `rediss+sentinel://` and `rediss+cluster://` use TLS.
 ///
-/// `?prefix=shop` (or `&prefix=shop`) sets the prefix, without which two applications on one server share their permits.
+/// `?prefix=shop` (or `&prefix=shop`) sets the prefix. With the same prefix, two applications on one server share their permits.
 ///
 /// ```
 /// use tower_permit::{AnyBackend, Coordinator};
@@ -34,10 +34,10 @@ use std::sync::Arc;
 /// # Ok::<(), tower_permit::Error>(())
 /// ```
 ///
-/// [`Coordinator::from_url`](crate::Coordinator::from_url) is short for that.
+/// [`Coordinator::from_url`](crate::Coordinator::from_url) is a shorthand for this.
 #[derive(Clone)]
 pub struct AnyBackend {
-    /// What stands before the colon.
+    /// The text before the colon.
     scheme: Arc<str>,
     open: Arc<dyn Fn(Node, Events) -> Arc<dyn Session> + Send + Sync>,
 }
@@ -45,12 +45,12 @@ pub struct AnyBackend {
 // === impl AnyBackend ===
 
 impl AnyBackend {
-    /// The backend that this URL names. Nothing connects yet.
+    /// Creates the backend of a URL. It connects at first use.
     ///
     /// # Errors
     ///
-    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) for a URL that cannot work, and for one whose backend is not
-    /// built in: then it says which feature to turn on. The message never repeats the URL, for it may hold a password.
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) for a malformed URL, and for a backend that is not built in: the
+    /// message names the feature to enable. It never repeats the URL, which may contain a password.
     pub fn from_url(url: impl AsRef<str>) -> Result<Self, Error> {
         if let Some(urls) = url.as_ref().strip_prefix("redlock:") {
             return Self::redlock(urls);
@@ -108,12 +108,12 @@ impl AnyBackend {
             #[cfg(not(feature = "zookeeper"))]
             "zookeeper" => Err(not_built_in("zookeeper")),
             _ => Err(Error::config(
-                "this URL names no backend: memory:, redis://, rediss://, redis+unix://, redis+sentinel://, redis+cluster://, redlock:, etcd:// and zookeeper:// do",
+                "the URL does not name a backend: expected memory:, redis://, rediss://, redis+unix://, redis+sentinel://, redis+cluster://, redlock:, etcd:// or zookeeper://",
             )),
         }
     }
 
-    /// Several URLs, with commas between them. A prefix may be at any of them.
+    /// Parses several URLs with commas between them. Any of them may have the prefix.
     #[cfg(feature = "redlock")]
     fn redlock(urls: &str) -> Result<Self, Error> {
         let urls = urls.split(',').filter(|url| !url.is_empty());
@@ -163,11 +163,11 @@ impl fmt::Debug for AnyBackend {
 )))]
 fn not_built_in(feature: &str) -> Error {
     Error::config(format!(
-        "the backend of this URL is not built in: turn on the feature `{feature}` of tower-permit"
+        "the backend of this URL is not built in: enable the feature `{feature}` of tower-permit"
     ))
 }
 
-/// The URL without its `prefix=…`, and that prefix.
+/// Returns the URL without its `prefix=…`, and that prefix.
 fn take_prefix(url: &str) -> (String, Option<String>) {
     let Some((base, query)) = url.split_once('?') else {
         return (url.to_owned(), None);
@@ -195,7 +195,7 @@ mod tests {
     use crate::ErrorKind;
 
     #[test]
-    fn the_prefix_is_taken_out_of_the_url() {
+    fn the_prefix_is_removed_from_the_url() {
         for (url, rest, prefix) in [
             ("memory:", "memory:", None),
             ("redis://h/1?prefix=a%3Ab", "redis://h/1", Some("a:b")),
@@ -216,7 +216,7 @@ mod tests {
 
     #[cfg(feature = "redlock")]
     #[test]
-    fn several_urls_make_a_redlock() {
+    fn several_urls_configure_a_redlock() {
         for url in [
             "redlock:redis://a,redis://b,redis://c",
             "redlock:redis://a,redis+unix:///s?db=1&prefix=x,redis://c",
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn urls_that_name_nothing_are_refused_and_never_repeated() {
+    fn urls_without_a_backend_are_rejected_and_never_repeated() {
         for url in [
             "",
             "http://user:secret@host",

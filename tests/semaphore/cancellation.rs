@@ -1,6 +1,6 @@
 //! Futures and permits dropped at any time leak nothing.
 
-use crate::witness::Witness;
+use test_support::witness::Witness;
 use crate::{alone, seen, settle};
 use std::future::Future;
 use std::pin::pin;

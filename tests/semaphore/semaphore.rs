@@ -1,5 +1,5 @@
 use crate::modes;
-use crate::witness::Witness;
+use test_support::witness::Witness;
 use crate::{alone, seen, settle};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};

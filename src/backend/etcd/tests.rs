@@ -1,4 +1,4 @@
-//! What is particular to etcd. The rules that hold for every backend are in `tests/conformance`.
+//! Tests that are specific to etcd. The conformance suite tests the rules of every backend.
 
 mod builder;
 mod faults;
@@ -6,16 +6,19 @@ mod leases;
 mod rights;
 mod tls;
 
+use super::session::CHECK_TIMEOUT;
 use super::*;
 use crate::backend::support::etcd::EtcdCluster;
-use crate::backend::{Event, Grant, Outcome, Reply, TicketState, exchange_one};
+use crate::backend::{Call, Event, Grant, Outcome, Reply, TicketState, exchange_one};
+use crate::error::ErrorKind;
+use crate::name::Queue;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::mpsc;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep, timeout};
 
 const LEASE: Duration = Duration::from_secs(3);
 
-/// One node, as a gate would use it.
+/// One node, with the calls that a client would send.
 struct Peer {
     session: Arc<EtcdSession>,
     events: mpsc::UnboundedReceiver<Event>,
@@ -32,11 +35,11 @@ impl Peer {
     fn at(etcd: Etcd) -> Self {
         let (sender, events) = mpsc::unbounded_channel();
         let node = Node::of_this_process();
-        let sink = Events::new(move |event| {
+        let receiver = Events::new(move |event| {
             let _ = sender.send(event);
         });
         Self {
-            session: etcd.session(node.clone(), sink),
+            session: etcd.session(node.clone(), receiver),
             events,
             node,
             number: AtomicU64::new(1),
@@ -62,7 +65,7 @@ impl Peer {
         }
     }
 
-    async fn say(&self, call: Call) -> Result<Outcome, Error> {
+    async fn exchange(&self, call: Call) -> Result<Outcome, Error> {
         match timeout(Duration::from_secs(5), exchange_one(&*self.session, call)).await {
             Ok(Ok(Reply::Done(outcome))) => Ok(outcome),
             Ok(Ok(Reply::Stale)) => panic!("stale"),
@@ -71,9 +74,9 @@ impl Peer {
         }
     }
 
-    async fn try_to_enter(&self, tickets: &[u64]) -> Result<Outcome, Error> {
+    async fn try_to_acquire(&self, tickets: &[u64]) -> Result<Outcome, Error> {
         let acquire = tickets.to_vec();
-        self.say(Call {
+        self.exchange(Call {
             acquire,
             ..self.call()
         })
@@ -81,13 +84,13 @@ impl Peer {
     }
 
     async fn acquire(&self, tickets: &[u64]) -> Vec<TicketState> {
-        self.try_to_enter(tickets).await.unwrap().acquired
+        self.try_to_acquire(tickets).await.unwrap().acquired
     }
 
     async fn renew(&self, tickets: &[u64]) -> Result<Vec<TicketState>, Error> {
         let renew = tickets.to_vec();
         let outcome = self
-            .say(Call {
+            .exchange(Call {
                 renew,
                 ..self.call()
             })
@@ -97,7 +100,7 @@ impl Peer {
 
     async fn release(&self, tickets: &[u64]) -> Vec<bool> {
         let release = tickets.to_vec();
-        self.say(Call {
+        self.exchange(Call {
             release,
             ..self.call()
         })
@@ -106,7 +109,7 @@ impl Peer {
         .released
     }
 
-    /// Gives up after this time, as a gate does when an answer takes too long.
+    /// Gives a call up after this time, as the client does when an answer takes too long.
     async fn give_up(&self, call: Call, after: Duration) {
         let call = exchange_one(&*self.session, call);
         assert!(timeout(after, call).await.is_err(), "it was answered");
@@ -127,7 +130,7 @@ impl Peer {
     }
 
     fn lease_id(&self) -> i64 {
-        self.session.inner.held_lease().expect("a lease")
+        self.session.shared.held_lease().expect("a lease")
     }
 
     fn revoke(&self, cluster: &EtcdCluster) {
@@ -143,7 +146,7 @@ fn is_held(states: &[TicketState]) -> bool {
     matches!(states, [TicketState::Held { .. }])
 }
 
-/// The token of a ticket that holds.
+/// Returns the token of a held ticket.
 fn token(states: &[TicketState]) -> u64 {
     match states {
         [TicketState::Held { token }] => *token,
@@ -151,14 +154,14 @@ fn token(states: &[TicketState]) -> u64 {
     }
 }
 
-/// Asks until it holds. Returns how long that took.
+/// Calls until the ticket is held. Returns how long that took.
 async fn until_held(peer: &Peer, ticket: u64, within: Duration) -> Duration {
     let start = std::time::Instant::now();
     until_token(peer, ticket, within).await;
     start.elapsed()
 }
 
-/// The same. Returns the token.
+/// Calls until the ticket is held. Returns the token.
 async fn until_token(peer: &Peer, ticket: u64, within: Duration) -> u64 {
     let start = std::time::Instant::now();
     loop {
@@ -177,7 +180,7 @@ async fn until_token(peer: &Peer, ticket: u64, within: Duration) -> u64 {
         {
             return token(&outcome.acquired);
         }
-        assert!(start.elapsed() < within, "still waits after {within:?}");
+        assert!(start.elapsed() < within, "still queued after {within:?}");
         sleep(Duration::from_millis(20)).await;
     }
 }

@@ -1,26 +1,26 @@
-//! The clock that leases run out by: it forgives a pause.
+//! The clock by which leases expire. It tolerates pauses.
 
 use std::time::Duration;
 
-/// Tells when what is overdue may go.
+/// Determines which deadlines have passed.
 ///
-/// When a process was paused, or nobody called for a while, every lease may look overdue although its holder lives and
-/// is about to say so. So after a **gap** (more than half the shortest lease since the last touch) nothing goes for a
-/// **grace**; then goes what was due when the gap ended and was not renewed since. The grace is half the longest lease,
-/// or as long as the gap if that was shorter: a gap endangers only leases up to twice its length, and whoever lives
-/// speaks well within half of his. A gap within a grace does not prolong it: it gets a grace of its own afterwards.
+/// After a pause of this process, or while no node called, every lease may look expired although its holder lives and is about to
+/// call. So after a **gap** (more than half the shortest lease since the last touch) nothing expires for a **grace**. When it
+/// ends, what was due at the end of the gap and was not renewed since expires. The grace is half the longest lease, or as long as
+/// the gap if that was shorter: a gap endangers only leases of up to twice its length, and a node that lives calls well within
+/// half of its lease. A gap within a grace does not extend it, but is followed by a grace of its own.
 #[derive(Debug, Default)]
 pub(super) struct LeaseClock {
     /// The last touch. Never goes back.
     now: Duration,
     /// When the last gap ended.
     last_gap: Duration,
-    /// How long a grace the gaps within this one have to get.
+    /// The length of the next grace, for gaps within the current one.
     owed: Duration,
     grace: Option<Grace>,
 }
 
-/// The leases that the clock has to do with.
+/// The leases of all nodes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Leases {
     pub(super) shortest: Duration,
@@ -29,7 +29,7 @@ pub(super) struct Leases {
 
 #[derive(Debug)]
 struct Grace {
-    /// What was due by then goes when the grace ends.
+    /// What was due by then expires at the end of the grace.
     due: Duration,
     end: Duration,
 }
@@ -44,8 +44,9 @@ impl LeaseClock {
         }
     }
 
-    /// Somebody calls. Returns the deadline up to which everything goes, if anything may go.
-    /// `leases` is `None` while nobody is known: then there is nobody to forgive.
+    /// Advances the clock. Returns the deadline up to which everything expires, if anything may expire.
+    ///
+    /// `leases` is `None` while no node is known. No grace is needed then.
     pub(super) fn touch(&mut self, now: Duration, leases: Option<Leases>) -> Option<Duration> {
         let passed = now.saturating_sub(self.now);
         self.now += passed;
@@ -82,12 +83,12 @@ impl LeaseClock {
         self.owed = Duration::ZERO;
     }
 
-    /// The last touch: now, but never earlier than before.
+    /// Returns the time of the last touch. It never goes back.
     pub(super) fn now(&self) -> Duration {
         self.now
     }
 
-    /// When the grace ends, if there is one.
+    /// Returns when the grace ends, if there is one.
     pub(super) fn grace_end(&self) -> Option<Duration> {
         self.grace.as_ref().map(|grace| grace.end)
     }
@@ -107,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn while_somebody_calls_often_enough_what_is_due_goes() {
+    fn without_a_gap_what_is_due_expires() {
         let mut clock = LeaseClock::new(at(100));
         for now in [105, 110, 115, 120] {
             assert_eq!(clock.touch(at(now), LEASES), Some(at(now)));
@@ -115,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_gap_what_was_due_goes_half_the_longest_lease_later() {
+    fn after_a_gap_what_was_due_expires_half_the_longest_lease_later() {
         let mut clock = LeaseClock::new(at(100));
         assert_eq!(clock.touch(at(130), LEASES), None);
         assert_eq!(clock.grace_end(), Some(at(140)));
@@ -126,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_shorter_gap_it_goes_sooner() {
+    fn after_a_shorter_gap_it_expires_sooner() {
         let mut clock = LeaseClock::new(at(100));
         assert_eq!(clock.touch(at(106), LEASES), None);
         assert_eq!(clock.touch(at(111), LEASES), None);
@@ -134,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_within_a_grace_does_not_prolong_it_but_gets_its_own() {
+    fn a_gap_within_a_grace_has_a_grace_of_its_own_afterwards() {
         let mut clock = LeaseClock::new(at(100));
         assert_eq!(clock.touch(at(110), LEASES), None);
         assert_eq!(clock.touch(at(118), LEASES), None);
@@ -146,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn graces_that_ended_unseen_are_over() {
+    fn a_grace_that_ended_between_two_touches_is_over() {
         let mut clock = LeaseClock::new(at(100));
         assert_eq!(clock.touch(at(110), LEASES), None);
         assert_eq!(clock.touch(at(118), LEASES), None);
@@ -166,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nobody_is_known_there_is_no_grace() {
+    fn without_a_known_node_there_is_no_grace() {
         let mut clock = LeaseClock::new(at(100));
         assert_eq!(clock.touch(at(900), None), Some(at(900)));
         assert_eq!(clock.grace_end(), None);

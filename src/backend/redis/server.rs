@@ -296,11 +296,11 @@ impl Server {
 /// A server may refuse a client's certificate only after the client thinks that all is well.
 #[cfg(feature = "redis-tls")]
 fn refused(error: &RedisError, server: &str) -> Error {
-    match tls::said(error) {
-        Some(said) => tls::in_words(said, &REDIS, server),
+    match tls::find_cause(error) {
+        Some(cause) => tls::describe(cause, &REDIS, server),
         // By then the words are all that is left of it.
         None if error.is_io_error() && wire::text(error).contains("fatal alert") => {
-            tls::not_let_in(&wire::text(error), &REDIS, server)
+            tls::certificate_refused(&wire::text(error), &REDIS, server)
         }
         None => wire::first_error(error, server),
     }

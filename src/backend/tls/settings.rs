@@ -1,4 +1,4 @@
-//! Whom we trust and who we are.
+//! Trusted authorities and the client's own certificate.
 
 use super::System;
 use crate::error::Error;
@@ -10,13 +10,13 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-/// Whom we trust and who we are.
+/// Trusted authorities and the client's own certificate.
 #[derive(Clone, Default)]
 pub(in crate::backend) struct Tls {
-    /// `None`: whom the system trusts.
+    /// `None`: those that the system trusts.
     roots: Option<Arc<RootCertStore>>,
     identity: Option<Arc<Identity>>,
-    /// Made at first use: the system's list is read from files.
+    /// Made at first use, since the system's list is read from files.
     config: Arc<OnceLock<Arc<ClientConfig>>>,
 }
 
@@ -31,11 +31,9 @@ impl Tls {
     /// Trusts these authorities and no others.
     pub(in crate::backend) fn trust(&mut self, pem: &[u8]) -> Result<(), Error> {
         let mut roots = RootCertStore::empty();
-        for certificate in certificates(pem, "the authority's certificate")? {
+        for certificate in certificates(pem, "the CA certificate")? {
             roots.add(certificate).map_err(|error| {
-                Error::config(format!(
-                    "the authority's certificate cannot be used: {error}"
-                ))
+                Error::config(format!("the CA certificate is unusable: {error}"))
             })?;
         }
         self.roots = Some(Arc::new(roots));
@@ -43,12 +41,12 @@ impl Tls {
         Ok(())
     }
 
-    /// Shows this certificate to a server that asks for one.
+    /// Presents this certificate to a server that requests one.
     pub(in crate::backend) fn identify(&mut self, chain: &[u8], key: &[u8]) -> Result<(), Error> {
         let chain = certificates(chain, "the client certificate")?;
-        // The words of the error could show a part of the key.
+        // The text of the error could show a part of the key.
         let key = PrivateKeyDer::from_pem_slice(key).map_err(|_| {
-            Error::config("the client certificate's key is no private key in PEM form")
+            Error::config("the key of the client certificate is not a private key in PEM form")
         })?;
         let identity = Arc::new(Identity { chain, key });
         make(RootCertStore::empty(), Some(&identity))?;
@@ -63,13 +61,13 @@ impl Tls {
         }
         let roots = match &self.roots {
             Some(roots) => RootCertStore::clone(roots),
-            None => of_the_system(system)?,
+            None => system_roots(system)?,
         };
         let config = Arc::new(make(roots, self.identity.as_ref())?);
         Ok(self.config.get_or_init(|| config).clone())
     }
 
-    /// Shakes hands with the server that this is a connection to. `server` is its name for people.
+    /// Performs the handshake over a connection. `server` is the address for error messages.
     pub(in crate::backend) async fn shake_hands(
         &self,
         stream: TcpStream,
@@ -78,12 +76,14 @@ impl Tls {
         server: &str,
     ) -> Result<TlsStream<TcpStream>, Error> {
         let name = ServerName::try_from(host.to_owned()).map_err(|_| {
-            Error::config(format!("{server} is no name that a certificate can have"))
+            Error::config(format!(
+                "{server} is not a host name or an address that a certificate can contain"
+            ))
         })?;
         let config = self.config(system)?;
         let done = TlsConnector::from(config).connect(name, stream).await;
-        done.map_err(|error| match super::said(&error) {
-            Some(said) => super::in_words(said, system, server),
+        done.map_err(|error| match super::find_cause(&error) {
+            Some(cause) => super::describe(cause, system, server),
             None => super::failed(&error, system, server),
         })
     }
@@ -93,7 +93,7 @@ fn make(roots: RootCertStore, identity: Option<&Arc<Identity>>) -> Result<Client
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
-        .map_err(|error| Error::config(format!("TLS cannot be used: {error}")))?
+        .map_err(|error| Error::config(format!("TLS is unusable: {error}")))?
         .with_root_certificates(roots);
     match identity {
         None => Ok(config.with_no_client_auth()),
@@ -101,30 +101,30 @@ fn make(roots: RootCertStore, identity: Option<&Arc<Identity>>) -> Result<Client
             .with_client_auth_cert(identity.chain.clone(), identity.key.clone_key())
             .map_err(|error| {
                 Error::config(format!(
-                    "the client certificate and its key cannot be used: {error}"
+                    "the client certificate and its key are unusable: {error}"
                 ))
             }),
     }
 }
 
-/// At least one, or it is none.
+/// Parses one or more certificates.
 fn certificates(pem: &[u8], what: &str) -> Result<Vec<CertificateDer<'static>>, Error> {
     let list: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     match list {
         Ok(list) if !list.is_empty() => Ok(list),
         _ => Err(Error::config(format!(
-            "{what} is no certificate in PEM form"
+            "{what} is not a certificate in PEM form"
         ))),
     }
 }
 
-fn of_the_system(system: &System) -> Result<RootCertStore, Error> {
+fn system_roots(system: &System) -> Result<RootCertStore, Error> {
     let mut roots = RootCertStore::empty();
-    // Old and odd ones are passed over, as everybody does.
+    // Certificates that rustls cannot parse are skipped, as is usual.
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if roots.is_empty() {
         return Err(Error::config(format!(
-            "this system knows no certificate authorities: install its ca-certificates, or name one by {}::authority",
+            "this system has no certificate authorities: install its ca-certificates package, or set {}::ca_certificate",
             system.builder
         )));
     }

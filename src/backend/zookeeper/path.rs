@@ -1,31 +1,31 @@
-//! How a queue and its tickets are named in ZooKeeper, and what a ticket's node holds.
+//! The paths and names of nodes in ZooKeeper, and the data of a ticket's node.
 
 use crate::name::{Node, Queue};
 use std::time::Duration;
 
-/// A ticket's node, as its name tells it: `<node>-<number>-<sequence>`.
+/// The name of a ticket's node: `<node>-<number>-<sequence>`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
     /// The whole name, without the path.
     pub(super) name: String,
-    /// Where the sequence begins.
+    /// The length of `<node>-<number>`.
     ticket: usize,
     pub(super) sequence: i32,
 }
 
-/// What a ticket's node holds: all have to agree on whose limit holds whom back.
+/// The data of a ticket's node. Every process reads it, so that all agree on which tickets hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Terms {
     pub(super) limit: u32,
     pub(super) lease: Duration,
 }
 
-/// The node that is the parent of a queue's tickets.
+/// Returns the path of the container of a name's tickets.
 pub(super) fn parent(base: &str, queue: &Queue) -> String {
     format!("{base}/{}:{}", queue.kind().as_str(), queue.name())
 }
 
-/// What a ticket's node is created as: the server adds the sequence.
+/// Returns the path with which a ticket's node is created. The server appends the sequence.
 pub(super) fn stem(parent: &str, node: &Node, number: u64) -> String {
     format!("{parent}/{}-", node.ticket(number))
 }
@@ -33,10 +33,10 @@ pub(super) fn stem(parent: &str, node: &Node, number: u64) -> String {
 // === impl Entry ===
 
 impl Entry {
-    /// `None` for a node that is no ticket.
+    /// Parses the name of a node. `None` if it is not a ticket.
     pub(super) fn parse(name: &str) -> Option<Self> {
         let (rest, digits) = name.rsplit_once('-')?;
-        // The counter is a signed number of 32 bits that the server writes with ten characters at least.
+        // The sequence is a signed 32-bit number, which the server writes with at least ten characters.
         let (ticket, sequence) = match rest.strip_suffix('-') {
             Some(ticket) => (ticket, format!("-{digits}")),
             None => (rest, digits.to_owned()),
@@ -56,7 +56,7 @@ impl Entry {
         })
     }
 
-    /// `<node>-<number>`.
+    /// Returns `<node>-<number>`.
     pub(super) fn ticket(&self) -> &str {
         self.name.get(..self.ticket).unwrap_or_default()
     }
@@ -66,7 +66,7 @@ impl Entry {
         node.map(|(node, _)| node).unwrap_or_default()
     }
 
-    /// The ticket's number, if it is one of this node.
+    /// Returns the ticket's number, if it is one of this node.
     pub(super) fn number_of(&self, node: &Node) -> Option<u64> {
         if self.node() != node.as_str() {
             return None;
@@ -76,16 +76,6 @@ impl Entry {
     }
 }
 
-/// The tickets among these names, first in line first. The sequence wraps round, so that no number is the least: what
-/// counts is the distance, which is always less than half of the circle.
-pub(super) fn line(names: &[String]) -> Vec<Entry> {
-    let mut entries: Vec<Entry> = names.iter().filter_map(|name| Entry::parse(name)).collect();
-    if let Some(base) = entries.first().map(|entry| entry.sequence) {
-        entries.sort_by_key(|entry| entry.sequence.wrapping_sub(base));
-    }
-    entries
-}
-
 // === impl Terms ===
 
 impl Terms {
@@ -93,7 +83,7 @@ impl Terms {
         format!("{} {}", self.limit, self.lease.as_millis()).into_bytes()
     }
 
-    /// `None` for what is not written by us.
+    /// Parses the data of a node. `None` if it is not a ticket's.
     pub(super) fn parse(data: &[u8]) -> Option<Self> {
         let (limit, lease) = std::str::from_utf8(data).ok()?.split_once(' ')?;
         Some(Self {
@@ -108,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_a_ticket_and_a_sequence() {
+    fn a_name_consists_of_a_ticket_and_a_sequence() {
         let node = Node::of_this_process();
         for (sequence, text) in [
             (0, "0000000000"),
@@ -127,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_names_are_no_tickets() {
+    fn names_of_other_programs_are_not_tickets() {
         for name in [
             "",
             "-",
@@ -146,18 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn the_line_goes_on_where_the_sequence_wraps_round() {
-        let texts = ["-2147483648", "2147483646", "-2147483647", "2147483647"];
-        let names: Vec<String> = (1..)
-            .zip(texts)
-            .map(|(n, s)| format!("a-{n}-{s}"))
-            .collect();
-        let line: Vec<String> = line(&names).iter().map(|e| e.ticket().to_owned()).collect();
-        assert_eq!(line, ["a-2", "a-4", "a-1", "a-3"]);
-    }
-
-    #[test]
-    fn terms_are_read_as_they_were_written() {
+    fn terms_are_parsed_as_they_were_written() {
         let terms = Terms {
             limit: u32::MAX,
             lease: Duration::from_millis(10_500),

@@ -1,5 +1,4 @@
-//! What is particular to ZooKeeper, against real servers. The rules that hold for every backend are in
-//! `tests/conformance`.
+//! Tests that are specific to ZooKeeper. The conformance suite tests the rules of every backend.
 
 mod builder;
 mod connection;
@@ -7,14 +6,17 @@ mod ensemble;
 mod rights;
 mod sessions;
 
-use super::link::Link;
+use super::session::{CHECK_TIMEOUT, ZooKeeperSession};
+use super::session_state::Shared;
 use super::*;
 use crate::Coordinator;
 use crate::backend::support::zookeeper::{Settings as Servers, ZooKeepers};
-use crate::backend::{Event, Grant, Outcome, Reply, TicketState, exchange_one};
+use crate::backend::{Call, Event, Grant, Outcome, Reply, TicketState, exchange_one};
 use crate::error::ErrorKind;
+use crate::name::Queue;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout};
 use zookeeper_client::{Acls, Client, CreateMode};
@@ -23,9 +25,9 @@ const LEASE: Duration = Duration::from_secs(10);
 const SECOND: Duration = Duration::from_secs(1);
 const MILLI: Duration = Duration::from_millis(1);
 
-/// One node, as a gate would use it.
+/// One node, with the calls that a client would send.
 struct Peer {
-    link: Arc<Link>,
+    shared: Arc<Shared>,
     session: ZooKeeperSession,
     events: mpsc::UnboundedReceiver<Event>,
     node: Node,
@@ -33,25 +35,25 @@ struct Peer {
     lease: Duration,
 }
 
-/// A server for all tests that do it no harm.
+/// Returns a server that all tests share which do not stop it.
 fn server() -> &'static ZooKeepers {
     static SERVER: OnceLock<ZooKeepers> = OnceLock::new();
     SERVER.get_or_init(|| ZooKeepers::start(1))
 }
 
-/// A prefix that no other test has.
+/// Returns a prefix that no other test uses.
 fn own_prefix() -> String {
     static PREFIXES: AtomicU64 = AtomicU64::new(0);
     format!("test-{}", PREFIXES.fetch_add(1, Ordering::Relaxed))
 }
 
-/// Over these servers, with a prefix of its own.
+/// Returns a backend over these servers, with its own prefix.
 fn zookeeper(servers: impl AsRef<str>) -> ZooKeeper {
     let zookeeper = ZooKeeper::new(servers).unwrap();
     zookeeper.prefix(own_prefix()).unwrap()
 }
 
-/// Sees to it that the container of the name is there, and stays: the server takes out one that is empty.
+/// Creates the container of the name with a node in it, since the server removes an empty one.
 async fn anchor(zookeeper: &ZooKeeper, operator: &Client) {
     let anchor = format!("{}/mutex:name/anchor", zookeeper.settings.base());
     let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
@@ -66,13 +68,15 @@ impl Peer {
     fn new(zookeeper: &ZooKeeper) -> Self {
         let (sender, events) = mpsc::unbounded_channel();
         let node = Node::of_this_process();
-        let sink = Events::new(move |event| {
+        let receiver = Events::new(move |event| {
             let _ = sender.send(event);
         });
-        let link = Link::new(zookeeper.settings.clone(), node.clone(), sink);
+        let shared = Shared::new(zookeeper.settings.clone(), node.clone(), receiver);
         Self {
-            session: ZooKeeperSession { link: link.clone() },
-            link,
+            session: ZooKeeperSession {
+                shared: shared.clone(),
+            },
+            shared,
             events,
             node,
             number: AtomicU64::new(1),
@@ -93,8 +97,8 @@ impl Peer {
         }
     }
 
-    /// Says it once.
-    async fn try_to_say(&self, call: Call) -> Result<Outcome, Error> {
+    /// Sends a call once.
+    async fn try_exchange(&self, call: Call) -> Result<Outcome, Error> {
         match timeout(500 * MILLI, exchange_one(&self.session, call)).await {
             Ok(Ok(Reply::Done(outcome))) => Ok(outcome),
             Ok(Ok(Reply::Stale)) => panic!("stale"),
@@ -103,12 +107,12 @@ impl Peer {
         }
     }
 
-    /// Says it, under new numbers, until it is answered.
-    async fn say(&self, call: Call) -> Outcome {
+    /// Sends a call, under new numbers, until it is answered.
+    async fn exchange(&self, call: Call) -> Outcome {
         let end = Instant::now() + 10 * SECOND;
         let mut call = call;
         loop {
-            match self.try_to_say(call.clone()).await {
+            match self.try_exchange(call.clone()).await {
                 Ok(outcome) => return outcome,
                 Err(error) if Instant::now() > end => panic!("{error:?}"),
                 Err(error) => assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}"),
@@ -118,21 +122,21 @@ impl Peer {
         }
     }
 
-    fn acquires(&self, tickets: &[u64]) -> Call {
+    fn acquire_call(&self, tickets: &[u64]) -> Call {
         Call {
             acquire: tickets.to_vec(),
             ..self.call()
         }
     }
 
-    fn renews(&self, tickets: &[u64]) -> Call {
+    fn renew_call(&self, tickets: &[u64]) -> Call {
         Call {
             renew: tickets.to_vec(),
             ..self.call()
         }
     }
 
-    fn releases(&self, tickets: &[u64]) -> Call {
+    fn release_call(&self, tickets: &[u64]) -> Call {
         Call {
             release: tickets.to_vec(),
             ..self.call()
@@ -140,18 +144,18 @@ impl Peer {
     }
 
     async fn acquire(&self, tickets: &[u64]) -> Outcome {
-        self.say(self.acquires(tickets)).await
+        self.exchange(self.acquire_call(tickets)).await
     }
 
     async fn renew(&self, tickets: &[u64]) -> Outcome {
-        self.say(self.renews(tickets)).await
+        self.exchange(self.renew_call(tickets)).await
     }
 
     async fn release(&self, tickets: &[u64]) -> Outcome {
-        self.say(self.releases(tickets)).await
+        self.exchange(self.release_call(tickets)).await
     }
 
-    /// How many hold and wait.
+    /// Returns how many tickets are held and queued.
     async fn counts(&self) -> (u64, u64) {
         let seen = self.session.inspect(queue()).await.unwrap();
         (seen.in_use, seen.queued)
@@ -178,7 +182,8 @@ impl Peer {
     }
 }
 
-fn holds(states: &[TicketState]) -> Option<u64> {
+/// Returns the token of a held ticket.
+fn held_token(states: &[TicketState]) -> Option<u64> {
     match states {
         [TicketState::Held { token }] => Some(*token),
         _ => None,

@@ -2,7 +2,7 @@
 //! in-process backend. Calls are late, fail or get lost. Checked after each event: no name is forgotten, no name waits for
 //! more turns than its place in the schedule allows, and no permit is lost as long as calls are answered.
 
-use crate::backend::memory::room::Room;
+use crate::backend::memory::queue::TicketQueue;
 use crate::backend::{Call, Events, Reply};
 use crate::client::driver::{Position, Schedule};
 use crate::client::state::{Effects, HasTerms, Hold, Plan, Shortcuts, State, Terms, Tickets};
@@ -27,7 +27,7 @@ struct Caller;
 struct Name {
     queue: Queue,
     group: u64,
-    room: Room,
+    room: TicketQueue,
     state: State<Caller>,
     position: Position,
     in_flight: Option<u64>,
@@ -88,7 +88,7 @@ impl World {
             queue: Queue::mutex(n.to_string().as_bytes()).expect("a name"),
             // The first group is crowded.
             group: if n < 45 { 0 } else { n as u64 % GROUPS },
-            room: Room::new(Duration::ZERO, 0),
+            room: TicketQueue::new(Duration::ZERO, 0),
             state: State::new(1, LEASE, true, shortcuts, base),
             position: Position::default(),
             in_flight: None,

@@ -1,8 +1,10 @@
+//! Addresses, URLs, credentials and prefixes.
+
 use super::*;
 
 #[test]
-fn good_addresses_in_every_form() {
-    for good in [
+fn addresses_are_accepted_in_every_form() {
+    for address in [
         "h:1",
         "http://h:1",
         "http://h:1/",
@@ -10,14 +12,14 @@ fn good_addresses_in_every_form() {
         "[::1]:2379",
         "10.0.0.1:2379",
     ] {
-        let etcd = Etcd::new([good]).unwrap_or_else(|error| panic!("{good}: {error}"));
+        let etcd = Etcd::new([address]).unwrap_or_else(|error| panic!("{address}: {error}"));
         assert_eq!(etcd.servers.len(), 1);
     }
 }
 
 #[test]
-fn bad_addresses_are_refused_and_never_repeated() {
-    let bad: &[&[&str]] = &[
+fn malformed_addresses_are_rejected_and_never_repeated() {
+    let malformed: &[&[&str]] = &[
         &[],
         &[""],
         &["secret"],
@@ -28,7 +30,7 @@ fn bad_addresses_are_refused_and_never_repeated() {
         &["h:1", "http://h:1"],
         &["http://h:1", "https://i:1"],
     ];
-    for endpoints in bad {
+    for endpoints in malformed {
         let error = Etcd::new(endpoints.iter()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{endpoints:?}");
         assert!(!error.to_string().contains("secret"), "{error}");
@@ -36,10 +38,13 @@ fn bad_addresses_are_refused_and_never_repeated() {
 }
 
 #[test]
-fn a_url_names_the_nodes_and_the_user() {
+fn a_url_contains_the_servers_and_the_credentials() {
     let etcd = Etcd::of_url("etcd://me:s%40crt@a:1,b:2").unwrap();
     assert_eq!(etcd.servers, ["http://a:1", "http://b:2"]);
-    assert_eq!(etcd.user, Some(("me".to_owned(), "s@crt".to_owned())));
+    assert_eq!(
+        etcd.credentials,
+        Some(("me".to_owned(), "s@crt".to_owned()))
+    );
     assert!(Etcd::of_url("etcds://a:1/").unwrap().tls.is_some());
     for bad in [
         "",
@@ -71,18 +76,18 @@ fn prefixes_are_checked() {
 
 #[test]
 fn debug_shows_no_password() {
-    let shown = format!(
+    let output = format!(
         "{:?}",
         Etcd::new(["h:1"]).unwrap().credentials("me", "secret")
     );
-    assert!(shown.contains("me") && shown.contains("h:1"), "{shown}");
-    assert!(!shown.contains("secret"), "{shown}");
+    assert!(output.contains("me") && output.contains("h:1"), "{output}");
+    assert!(!output.contains("secret"), "{output}");
 }
 
 #[tokio::test]
-async fn a_node_that_is_not_there_is_named() {
-    let nobody = Peer::at(Etcd::new(["127.0.0.1:1"]).unwrap());
-    let error = nobody.session.check(LEASE).await.unwrap_err();
+async fn an_unreachable_server_is_named() {
+    let peer = Peer::at(Etcd::new(["127.0.0.1:1"]).unwrap());
+    let error = peer.session.check(LEASE).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert!(error.to_string().contains("127.0.0.1:1"), "{error}");
 }

@@ -1,4 +1,4 @@
-//! Nodes that are stopped, killed, or not there.
+//! Servers that are stopped, killed or unreachable.
 
 use super::*;
 
@@ -10,7 +10,7 @@ async fn the_leader_is_paused() {
     assert_eq!(b.acquire(&[1]).await, [TicketState::Queued]);
     let leader = cluster.leader();
     cluster.pause(leader);
-    // The others elect another; nothing that was granted is lost.
+    // The others elect a new leader. No grant is lost.
     let again = until_held(&a, 1, Duration::from_secs(5)).await;
     assert!(again < Duration::from_secs(3), "{again:?}");
     cluster.resume(leader);
@@ -21,17 +21,17 @@ async fn the_leader_is_paused() {
 }
 
 #[tokio::test]
-async fn a_node_is_killed_and_comes_back() {
+async fn a_server_is_killed_and_restarted() {
     let mut cluster = EtcdCluster::start(3);
     let (a, mut b) = (Peer::of(&cluster), Peer::of(&cluster));
     let first = token(&a.acquire(&[1]).await);
     assert_eq!(b.acquire(&[1]).await, [TicketState::Queued]);
-    // Both talk to the first one.
+    // Both are connected to the first server.
     cluster.kill(0);
     let again = until_held(&a, 1, Duration::from_secs(5)).await;
     assert!(again < Duration::from_secs(3), "{again:?}");
     assert_eq!(b.acquire(&[1]).await, [TicketState::Queued]);
-    // The watch was made anew, on another node.
+    // The watch was opened again, on another server.
     sleep(Duration::from_millis(300)).await;
     assert_eq!(a.release(&[1]).await, [true]);
     let next = b.granted().await;
@@ -51,7 +51,7 @@ async fn one_endpoint_is_down_from_the_start() {
 }
 
 #[tokio::test]
-async fn without_a_majority_nobody_gets_in_and_nobody_waits_for_ever() {
+async fn without_a_majority_nothing_is_granted_and_no_call_hangs() {
     let cluster = EtcdCluster::start(3);
     let b = Peer::of(&cluster);
     let first = until_token(&b, 1, Duration::from_secs(5)).await;
@@ -61,7 +61,7 @@ async fn without_a_majority_nobody_gets_in_and_nobody_waits_for_ever() {
     cluster.pause(1);
     cluster.pause(2);
     let start = std::time::Instant::now();
-    let error = a.try_to_enter(&[1]).await.unwrap_err();
+    let error = a.try_to_acquire(&[1]).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert!(
         start.elapsed() < Duration::from_secs(4),
@@ -74,12 +74,12 @@ async fn without_a_majority_nobody_gets_in_and_nobody_waits_for_ever() {
 }
 
 #[tokio::test]
-async fn a_check_of_a_cluster_that_is_half_there_is_answered_soon() {
+async fn a_check_of_a_partly_stopped_cluster_ends_in_time() {
     let cluster = EtcdCluster::start(3);
     let check = async || {
         let start = std::time::Instant::now();
         let checked = Peer::of(&cluster).session.check(LEASE).await;
-        assert!(start.elapsed() < CHECKING + Duration::from_millis(500));
+        assert!(start.elapsed() < CHECK_TIMEOUT + Duration::from_millis(500));
         checked
     };
     let leader = cluster.leader();
@@ -95,7 +95,7 @@ async fn a_check_of_a_cluster_that_is_half_there_is_answered_soon() {
 }
 
 #[tokio::test]
-async fn a_watch_goes_on_after_a_restart_and_a_compaction() {
+async fn a_watch_continues_after_a_restart_and_a_compaction() {
     let mut cluster = EtcdCluster::start(1);
     // However long the restart takes.
     let peer = || Peer::of(&cluster).lease(LEASE * 5);
@@ -121,7 +121,7 @@ async fn a_watch_goes_on_after_a_restart_and_a_compaction() {
 }
 
 #[tokio::test]
-async fn a_cluster_that_is_wiped_loses_everything_and_goes_on() {
+async fn a_wiped_cluster_loses_all_permits_and_grants_new_ones() {
     let mut cluster = EtcdCluster::start(1);
     let mut a = Peer::of(&cluster);
     for _ in 0..5 {

@@ -1,18 +1,18 @@
-//! The lease of the process, and what becomes of it.
+//! The etcd lease of the process.
 
 use super::*;
 
 #[tokio::test]
-async fn a_lease_that_is_revoked_loses_what_was_held_and_what_waited() {
+async fn a_revoked_lease_loses_held_and_queued_tickets() {
     let cluster = EtcdCluster::start(1);
     let (mut a, mut b) = (Peer::of(&cluster), Peer::of(&cluster));
     assert!(is_held(&a.acquire(&[1]).await));
     assert_eq!(b.acquire(&[1, 2]).await, [TicketState::Queued; 2]);
-    // While waiting: the places are lost, and taken anew by what the gate says next.
+    // While queued: the queue entries are lost, and the next call creates them again.
     b.revoke(&cluster);
     assert_eq!(b.event().await, Event::Lost);
     assert_eq!(b.acquire(&[1, 2]).await, [TicketState::Queued; 2]);
-    // While holding.
+    // While held.
     a.revoke(&cluster);
     assert_eq!(a.event().await, Event::Lost);
     assert_eq!(b.granted().await.ticket, 1);
@@ -20,18 +20,18 @@ async fn a_lease_that_is_revoked_loses_what_was_held_and_what_waited() {
     assert_eq!(a.acquire(&[2]).await, [TicketState::Queued]);
 }
 
-/// What a watch tells is what changes. To a line of which nothing is known any more it would add up to another line, in
-/// which somebody holds who does not.
+/// A watch reports changes. Applied to a queue that is not known any more they would result in a wrong queue, with holders that
+/// do not hold.
 #[tokio::test]
-async fn a_line_that_was_lost_is_followed_by_another_watch() {
+async fn after_a_lost_lease_another_watch_follows_the_queue() {
     let cluster = EtcdCluster::start(1);
     let (mut a, b) = (Peer::of(&cluster), Peer::of(&cluster));
     assert!(is_held(&b.acquire(&[1]).await));
     assert_eq!(a.acquire(&[1]).await, [TicketState::Queued]);
-    let watch = || a.session.inner.book().desks[&queue()].watch;
+    let watch = || a.session.shared.state().names[&queue()].watch;
     let before = watch();
-    assert!(before.is_some(), "it waits");
-    a.session.inner.lose(a.lease_id());
+    assert!(before.is_some(), "it is queued");
+    a.session.shared.lose_lease(a.lease_id());
     assert_eq!(watch(), None);
     assert_eq!(a.acquire(&[2]).await, [TicketState::Queued]);
     assert!(watch() > before);
@@ -40,19 +40,19 @@ async fn a_line_that_was_lost_is_followed_by_another_watch() {
 }
 
 #[tokio::test]
-async fn a_call_that_meets_a_revoked_lease_fails_and_the_next_has_a_new_one() {
+async fn a_call_under_a_revoked_lease_fails_and_the_next_gets_a_new_lease() {
     let cluster = EtcdCluster::start(1);
     let mut a = Peer::of(&cluster);
     assert!(is_held(&a.acquire(&[1]).await));
     a.revoke(&cluster);
-    let error = a.try_to_enter(&[2]).await.unwrap_err();
+    let error = a.try_to_acquire(&[2]).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert_eq!(a.event().await, Event::Lost);
     assert!(is_held(&a.acquire(&[2]).await));
 }
 
 #[tokio::test]
-async fn a_dead_process_is_out_soon_after_its_lease() {
+async fn the_permits_of_a_dead_process_are_free_soon_after_its_lease() {
     let cluster = EtcdCluster::start(1);
     let b = Peer::of(&cluster);
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -73,14 +73,14 @@ async fn a_dead_process_is_out_soon_after_its_lease() {
     runtime.shutdown_background();
     let took = until_held(&b, 1, Duration::from_secs(6)).await;
     assert!(took > Duration::from_millis(900), "{took:?}");
-    // It comes back on another runtime, and is told.
+    // On another runtime it continues, and is notified.
     let mut a = a;
     assert_eq!(a.renew(&[1]).await.unwrap(), [TicketState::Gone]);
     assert_eq!(a.event().await, Event::Lost);
 }
 
 #[tokio::test]
-async fn the_keeper_is_made_anew_on_the_runtime_of_the_next_call() {
+async fn the_maintenance_task_is_restarted_on_the_runtime_of_the_next_call() {
     let cluster = EtcdCluster::start(1);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
@@ -97,7 +97,7 @@ async fn the_keeper_is_made_anew_on_the_runtime_of_the_next_call() {
         .await
         .unwrap();
     runtime.shutdown_background();
-    // Another ticket is spoken of, and the first one's lease goes on with it; but only until its own time is over.
+    // Calls about another ticket keep the etcd lease. The first ticket expires by its own lease.
     for _ in 0..10 {
         a.acquire(&[2]).await;
         sleep(Duration::from_millis(250)).await;
@@ -105,12 +105,12 @@ async fn the_keeper_is_made_anew_on_the_runtime_of_the_next_call() {
     assert_eq!(
         a.granted().await.ticket,
         2,
-        "the first ran out, and not the lease"
+        "the first ticket expired, but not the etcd lease"
     );
 }
 
 #[tokio::test]
-async fn a_session_that_nobody_uses_leaves_nothing() {
+async fn an_unused_session_leaves_no_keys() {
     let cluster = EtcdCluster::start(1);
     let a = Peer::of(&cluster);
     assert!(is_held(&a.acquire(&[1]).await));
@@ -120,18 +120,18 @@ async fn a_session_that_nobody_uses_leaves_nothing() {
     assert_eq!(
         cluster.ctl(&["lease", "list"]).lines().count(),
         1,
-        "only the head line"
+        "only the heading"
     );
     assert_eq!(cluster.ctl(&["get", "--prefix", "permit"]), "");
 }
 
 #[tokio::test]
-async fn a_write_that_comes_late_is_fenced_off() {
+async fn a_late_write_is_fenced_off() {
     let cluster = EtcdCluster::start(1);
     let a = Peer::of(&cluster);
     a.acquire(&[1]).await;
     a.release(&[1]).await;
-    // The server is stopped while it has the request: it is carried out afterwards, unless it is fenced off.
+    // The server is stopped while it has the request. It executes the request afterwards, unless it is fenced off.
     cluster.pause(0);
     let acquire = Call {
         acquire: vec![2],
@@ -142,24 +142,24 @@ async fn a_write_that_comes_late_is_fenced_off() {
         release: vec![2],
         ..a.call()
     };
-    let left = tokio::spawn({
+    let released = tokio::spawn({
         let session = a.session.clone();
         async move { exchange_one(&*session, release).await }
     });
     sleep(Duration::from_millis(100)).await;
     cluster.resume(0);
-    let left = timeout(Duration::from_secs(5), left)
+    let released = timeout(Duration::from_secs(5), released)
         .await
         .unwrap()
         .unwrap();
-    assert!(matches!(left, Ok(Reply::Done(_))), "{left:?}");
+    assert!(matches!(released, Ok(Reply::Done(_))), "{released:?}");
     sleep(Duration::from_millis(300)).await;
     let seen = a.session.inspect(queue()).await.unwrap();
     assert_eq!((seen.in_use, seen.queued), (0, 0));
 }
 
 #[tokio::test]
-async fn what_stands_under_the_lease_and_nobody_knows_is_swept() {
+async fn unknown_keys_under_the_lease_are_deleted() {
     let cluster = EtcdCluster::start(1);
     let a = Peer::of(&cluster).lease(Duration::from_secs(1));
     a.acquire(&[1]).await;
@@ -175,7 +175,7 @@ async fn what_stands_under_the_lease_and_nobody_knows_is_swept() {
 }
 
 #[tokio::test]
-async fn two_tasks_of_one_process_are_two_tickets() {
+async fn two_tasks_of_one_process_have_two_tickets() {
     let cluster = EtcdCluster::start(1);
     let permits = crate::Coordinator::new(Etcd::new(cluster.endpoints()).unwrap());
     let inside = Arc::new(AtomicU64::new(0));
@@ -184,7 +184,7 @@ async fn two_tasks_of_one_process_are_two_tickets() {
         tokio::spawn(async move {
             for _ in 0..10 {
                 let guard = permits.mutex("one").unwrap().lock().await.unwrap();
-                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two inside");
+                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two holders");
                 sleep(Duration::from_millis(1)).await;
                 inside.fetch_sub(1, Ordering::SeqCst);
                 drop(guard);
@@ -197,7 +197,7 @@ async fn two_tasks_of_one_process_are_two_tickets() {
 }
 
 #[tokio::test]
-async fn a_coordinator_hears_at_once_that_everything_is_lost() {
+async fn holders_are_notified_at_once_of_a_lost_lease() {
     let cluster = EtcdCluster::start(1);
     let etcd = Etcd::new(cluster.endpoints()).unwrap();
     let permits = crate::Coordinator::builder(etcd)
@@ -214,14 +214,14 @@ async fn a_coordinator_hears_at_once_that_everything_is_lost() {
     let leases = cluster.ctl(&["lease", "list"]);
     cluster.ctl(&["lease", "revoke", leases.lines().nth(1).unwrap()]);
     let lost = futures_util::future::join(guard.lost(), permit.lost());
-    timeout(LEASE, lost).await.expect("both are told");
+    timeout(LEASE, lost).await.expect("both are notified");
     drop((guard, permit));
     let again = permits.mutex("one").unwrap();
     assert!(timeout(LEASE, again.lock()).await.unwrap().is_ok());
 }
 
 #[tokio::test]
-async fn one_move_of_the_fence_is_for_all_names_in_doubt() {
+async fn one_move_of_the_fence_serves_all_uncertain_names() {
     const NAMES: u32 = 200;
     let cluster = EtcdCluster::start(1);
     let a = Peer::of(&cluster).lease(LEASE * 5);
@@ -231,19 +231,19 @@ async fn one_move_of_the_fence_is_for_all_names_in_doubt() {
         ..a.call()
     };
     let moves = || {
-        let key = wire::fence(PREFIX, &a.node);
+        let key = keys::session_key(DEFAULT_PREFIX, &a.node);
         let answer = cluster.ctl(&["get", &key, "-w", "fields"]);
         let mut lines = answer.lines();
         let version = lines.find_map(|line| line.strip_prefix("\"Version\" : "));
         version.expect("a fence").parse::<u32>().unwrap()
     };
-    a.say(call(0)).await.unwrap();
+    a.exchange(call(0)).await.unwrap();
     let before = moves();
     cluster.pause(0);
     let given_up = (0..NAMES).map(|name| a.give_up(call(name), Duration::from_millis(100)));
     futures_util::future::join_all(given_up).await;
     cluster.resume(0);
-    let answers = (0..NAMES).map(|name| a.say(call(name)));
+    let answers = (0..NAMES).map(|name| a.exchange(call(name)));
     for answer in futures_util::future::join_all(answers).await {
         assert!(is_held(&answer.unwrap().acquired));
     }

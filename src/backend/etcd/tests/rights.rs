@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A user who may use the prefix `shop`, and one who may not.
+/// Starts a cluster with a user `me` that may use the prefix `shop`, and a user `other` without rights.
 fn with_users() -> EtcdCluster {
     let cluster = EtcdCluster::start_with(1, &["--bcrypt-cost", "4"]);
     for words in [
@@ -19,7 +19,7 @@ fn with_users() -> EtcdCluster {
         ],
         &["user", "add", "me:secret"],
         &["user", "grant-role", "me", "permits"],
-        &["user", "add", "nobody:secret"],
+        &["user", "add", "other:secret"],
         &["auth", "enable"],
     ] {
         if words[1] == "grant-role" && words[2] == "root" {
@@ -31,7 +31,7 @@ fn with_users() -> EtcdCluster {
 }
 
 #[tokio::test]
-async fn rights_are_told_in_plain_words() {
+async fn missing_rights_are_reported_with_the_reason() {
     let cluster = with_users();
     let etcd = || {
         Etcd::new(cluster.endpoints())
@@ -42,11 +42,11 @@ async fn rights_are_told_in_plain_words() {
     let check = async |etcd: Etcd| Peer::at(etcd).session.check(LEASE).await;
 
     check(etcd().credentials("me", "secret")).await.unwrap();
-    for (wrong, says) in [
+    for (wrong, message) in [
         (etcd().credentials("me", "wrong"), "user and password"),
         (etcd().credentials("unknown", "secret"), "user and password"),
-        (etcd(), "wants a user"),
-        (etcd().credentials("nobody", "secret"), "shop/"),
+        (etcd(), "requires a user"),
+        (etcd().credentials("other", "secret"), "shop/"),
         (
             etcd().prefix("other").unwrap().credentials("me", "secret"),
             "other/",
@@ -54,13 +54,13 @@ async fn rights_are_told_in_plain_words() {
     ] {
         let error = check(wrong).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
-        assert!(error.to_string().contains(says), "{error}");
+        assert!(error.to_string().contains(message), "{error}");
         assert!(!error.to_string().contains("secret"), "{error}");
     }
 }
 
 #[tokio::test]
-async fn everything_works_with_the_least_rights() {
+async fn calls_work_with_the_documented_rights() {
     let cluster = with_users();
     let etcd = || {
         let etcd = Etcd::new(cluster.endpoints())
@@ -76,14 +76,14 @@ async fn everything_works_with_the_least_rights() {
     assert_eq!(a.session.inspect(queue()).await.unwrap().in_use, 1);
     assert!(a.session.evict(queue(), a.node.ticket(1)).await.unwrap());
     assert_eq!(b.granted().await.ticket, 1);
-    // Whoever asks without rights is refused at once.
-    let nobody = Peer::at(etcd().credentials("nobody", "secret"));
-    let error = nobody.try_to_enter(&[1]).await.unwrap_err();
+    // A user without rights is refused at once.
+    let without_rights = Peer::at(etcd().credentials("other", "secret"));
+    let error = without_rights.try_to_acquire(&[1]).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
 }
 
 #[tokio::test]
-async fn a_token_that_is_not_known_any_more_is_replaced() {
+async fn an_unknown_auth_token_is_replaced() {
     let mut cluster = with_users();
     let etcd = Etcd::new(cluster.endpoints())
         .unwrap()
@@ -98,7 +98,7 @@ async fn a_token_that_is_not_known_any_more_is_replaced() {
 }
 
 #[tokio::test]
-async fn a_user_where_there_is_no_authentication_is_told() {
+async fn a_user_without_authentication_is_reported() {
     let cluster = EtcdCluster::start(1);
     let etcd = Etcd::new(cluster.endpoints())
         .unwrap()

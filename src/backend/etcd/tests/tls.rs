@@ -1,10 +1,10 @@
-//! TLS: whom we trust, who we are, and what is said when that does not fit.
+//! TLS: trusted authorities, client certificates, and the errors when they do not match.
 
 use super::*;
 use crate::backend::support::certificates::Authority;
 
-/// At a check and in a call the same, within the time of a check.
-async fn refused(etcd: Etcd, kind: ErrorKind, words: &str) {
+/// A check and a call fail with the same error, within the time of a check.
+async fn fails_with(etcd: Etcd, kind: ErrorKind, words: &str) {
     let a = Peer::at(etcd);
     let end = Instant::now() + Duration::from_secs(20);
     for check in [true, false] {
@@ -12,20 +12,20 @@ async fn refused(etcd: Etcd, kind: ErrorKind, words: &str) {
             let start = Instant::now();
             let error = match check {
                 true => a.session.check(LEASE).await.unwrap_err(),
-                false => a.try_to_enter(&[1]).await.unwrap_err(),
+                false => a.try_to_acquire(&[1]).await.unwrap_err(),
             };
-            assert!(start.elapsed() < CHECKING + Duration::from_millis(500));
+            assert!(start.elapsed() < CHECK_TIMEOUT + Duration::from_millis(500));
             if error.kind() == kind && error.to_string().contains(words) {
                 break;
             }
-            // A busy node may not even answer in time.
+            // A busy server may not answer in time.
             assert!(Instant::now() < end, "{error}");
             assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
         }
     }
 }
 
-/// One takes it over from the other.
+/// One node is granted the permit that the other releases.
 async fn works(etcd: &Etcd) {
     let (a, mut b) = (Peer::at(etcd.clone()), Peer::at(etcd.clone()));
     a.session.check(LEASE).await.unwrap();
@@ -41,42 +41,47 @@ fn secure(cluster: &EtcdCluster) -> Etcd {
 }
 
 #[tokio::test]
-async fn an_authority_of_its_own_is_trusted_and_no_other() {
+async fn a_configured_ca_is_trusted_and_no_other() {
     let authority = Authority::new();
     let cluster = EtcdCluster::start_secure(&authority);
     let etcd = secure(&cluster);
     works(&etcd.clone().ca_certificate(authority.pem()).unwrap()).await;
-    // The system does not know this authority, and another does not help.
-    refused(etcd.clone(), ErrorKind::Incompatible, "Etcd::authority").await;
+    // The system does not trust this authority, and another one does not help.
+    fails_with(
+        etcd.clone(),
+        ErrorKind::Incompatible,
+        "Etcd::ca_certificate",
+    )
+    .await;
     let other = etcd.ca_certificate(Authority::new().pem()).unwrap();
-    refused(other, ErrorKind::Incompatible, "Etcd::authority").await;
+    fails_with(other, ErrorKind::Incompatible, "Etcd::ca_certificate").await;
 }
 
 #[tokio::test]
-async fn a_certificate_is_shown_to_a_node_that_demands_one() {
+async fn a_client_certificate_is_presented_to_a_server_that_requires_one() {
     let authority = Authority::new();
     let cluster = EtcdCluster::start_strict(&authority);
     let trusting = secure(&cluster).ca_certificate(authority.pem()).unwrap();
-    let showing = |from: &Authority| {
+    let presenting = |from: &Authority| {
         let me = from.sign(&["me"]);
         let trusting = trusting.clone();
         trusting.client_certificate(me.chain, me.key).unwrap()
     };
-    works(&showing(&authority)).await;
-    refused(trusting.clone(), ErrorKind::Denied, "client certificate").await;
-    let stranger = showing(&Authority::new());
-    refused(stranger, ErrorKind::Denied, "client certificate").await;
+    works(&presenting(&authority)).await;
+    fails_with(trusting.clone(), ErrorKind::Denied, "client certificate").await;
+    let foreign = presenting(&Authority::new());
+    fails_with(foreign, ErrorKind::Denied, "client certificate").await;
 }
 
 #[tokio::test]
-async fn tls_on_one_side_only_is_said() {
+async fn tls_on_one_side_only_is_reported() {
     let authority = Authority::new();
     let cluster = EtcdCluster::start_secure(&authority);
     let plain = Etcd::new(cluster.endpoints()).unwrap();
-    refused(plain, ErrorKind::Unavailable, "127.0.0.1").await;
+    fails_with(plain, ErrorKind::Unavailable, "127.0.0.1").await;
     let plain = EtcdCluster::start(1);
     let etcd = secure(&plain).ca_certificate(authority.pem()).unwrap();
-    refused(etcd, ErrorKind::Unavailable, "does not speak TLS").await;
+    fails_with(etcd, ErrorKind::Unavailable, "does not speak TLS").await;
 }
 
 #[test]

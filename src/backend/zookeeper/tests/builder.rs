@@ -1,4 +1,4 @@
-//! Servers, users and prefixes, checked when they are given.
+//! Servers, URLs, users and prefixes.
 
 use super::*;
 
@@ -38,15 +38,15 @@ fn servers_are_checked_when_given() {
 }
 
 #[test]
-fn a_url_is_as_good() {
-    let read = |url| ZooKeeper::of_url(url).unwrap().settings;
-    let settings = read("zookeeper://sh%40p:s%3Ae@zk1:2181,zk2/app");
-    assert_eq!(&*settings.servers, "zk1:2181,zk2");
-    assert_eq!(settings.base(), "/app/permit");
-    assert_eq!(settings.digest.as_deref(), Some("sh@p:s:e"));
-    assert_eq!(read("zookeeper://zk1").digest, None);
-    let named = crate::AnyBackend::from_url("zookeeper://zk1/app?prefix=shop");
-    assert!(named.is_ok());
+fn a_url_configures_the_same() {
+    let settings = |url| ZooKeeper::of_url(url).unwrap().settings;
+    let parsed = settings("zookeeper://sh%40p:s%3Ae@zk1:2181,zk2/app");
+    assert_eq!(&*parsed.servers, "zk1:2181,zk2");
+    assert_eq!(parsed.base(), "/app/permit");
+    assert_eq!(parsed.digest.as_deref(), Some("sh@p:s:e"));
+    assert_eq!(settings("zookeeper://zk1").digest, None);
+    let with_prefix = crate::AnyBackend::from_url("zookeeper://zk1/app?prefix=shop");
+    assert!(with_prefix.is_ok());
     for bad in [
         "zookeeper://",
         "zookeeper:zk1",

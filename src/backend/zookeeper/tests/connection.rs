@@ -1,4 +1,4 @@
-//! The connection is lost in each phase: nothing is there twice, and nothing is forgotten.
+//! Losses of the connection in each phase: no ticket exists twice, and none is lost.
 
 use super::*;
 use crate::backend::support::proxy::{Mode, Proxy, Way};
@@ -14,23 +14,23 @@ async fn behind_proxy() -> (Proxy, Peer, Peer) {
 }
 
 #[tokio::test]
-async fn names_that_nobody_could_ask_for_are_forgotten() {
+async fn names_whose_calls_never_connected_are_removed() {
     let mut peer = Peer::new(&zookeeper("127.0.0.1:1"));
     peer.lease = SECOND;
-    let ask = async |names: std::ops::Range<u32>| {
+    let send = async |names: std::ops::Range<u32>| {
         for name in names {
             let queue = Queue::mutex(&name.to_be_bytes()).unwrap();
             let call = Call {
                 queue,
-                ..peer.acquires(&[1])
+                ..peer.acquire_call(&[1])
             };
-            peer.try_to_say(call).await.unwrap_err();
+            peer.try_exchange(call).await.unwrap_err();
         }
     };
-    ask(0..1000).await;
+    send(0..1000).await;
     sleep(2 * SECOND).await;
-    ask(1000..1100).await;
-    let known = peer.link.state().rooms.len();
+    send(1000..1100).await;
+    let known = peer.shared.state().names.len();
     assert!(known < 300, "{known}");
 }
 
@@ -39,10 +39,10 @@ async fn lost_while_connecting() {
     for way in [Way::Up, Way::Down] {
         let (proxy, peer, other) = behind_proxy().await;
         proxy.set_new(way, Mode::LoseOneAndCut);
-        assert!(peer.try_to_say(peer.acquires(&[1])).await.is_err());
+        assert!(peer.try_exchange(peer.acquire_call(&[1])).await.is_err());
         proxy.set_new(way, Mode::Pass);
         assert!(
-            holds(&peer.acquire(&[1]).await.acquired).is_some(),
+            held_token(&peer.acquire(&[1]).await.acquired).is_some(),
             "{way:?}"
         );
         assert_eq!(other.counts().await, (1, 0), "{way:?}");
@@ -50,76 +50,72 @@ async fn lost_while_connecting() {
 }
 
 #[tokio::test]
-async fn lost_while_entering() {
+async fn lost_while_acquiring() {
     for way in [Way::Up, Way::Down] {
         let (proxy, peer, other) = behind_proxy().await;
         peer.acquire(&[]).await;
         proxy.set_present(way, Mode::LoseOneAndCut);
         let outcome = peer.acquire(&[1]).await;
-        assert!(holds(&outcome.acquired).is_some(), "{way:?}");
-        assert_eq!(
-            other.counts().await,
-            (1, 0),
-            "{way:?}: there, and once only"
-        );
+        assert!(held_token(&outcome.acquired).is_some(), "{way:?}");
+        assert_eq!(other.counts().await, (1, 0), "{way:?}: it exists once");
         assert_eq!(peer.release(&[1]).await.released, [true]);
         assert_eq!(other.counts().await, (0, 0), "{way:?}");
     }
 }
 
 #[tokio::test]
-async fn the_orphan_of_a_lost_reply_is_found_again() {
+async fn a_node_whose_creation_was_not_answered_is_adopted() {
     let (proxy, peer, other) = behind_proxy().await;
     peer.acquire(&[]).await;
     proxy.set_present(Way::Down, Mode::Lose);
-    // Created, but the answer never comes: given up, and the connection is replaced.
-    assert!(peer.try_to_say(peer.acquires(&[1])).await.is_err());
-    assert_eq!(other.counts().await, (1, 0), "it is there");
-    let token = holds(&peer.acquire(&[1]).await.acquired);
-    assert!(token.is_some(), "adopted");
-    assert_eq!(other.counts().await, (1, 0), "and no second one");
+    // The node is created, but the answer is lost. The call is given up, and the connection is replaced.
+    assert!(peer.try_exchange(peer.acquire_call(&[1])).await.is_err());
+    assert_eq!(other.counts().await, (1, 0), "it exists");
+    let token = held_token(&peer.acquire(&[1]).await.acquired);
+    assert!(token.is_some(), "the node is adopted");
+    assert_eq!(other.counts().await, (1, 0), "there is no second node");
     let renewed = peer.renew(&[1]).await.renewed;
-    assert_eq!(holds(&renewed), token);
+    assert_eq!(held_token(&renewed), token);
 }
 
 #[tokio::test]
-async fn the_orphan_of_a_lost_reply_leaves_when_it_is_told_to() {
+async fn a_node_whose_creation_was_not_answered_is_deleted_on_release() {
     let (proxy, peer, other) = behind_proxy().await;
     peer.acquire(&[]).await;
     proxy.set_present(Way::Down, Mode::Lose);
-    assert!(peer.try_to_say(peer.acquires(&[1])).await.is_err());
+    assert!(peer.try_exchange(peer.acquire_call(&[1])).await.is_err());
     assert_eq!(other.counts().await, (1, 0));
     peer.release(&[1]).await;
     assert_eq!(other.counts().await, (0, 0));
 }
 
 #[tokio::test]
-async fn a_call_that_is_held_up_and_given_up_changes_nothing_later() {
+async fn a_delayed_call_that_was_given_up_changes_nothing_later() {
     let (proxy, peer, other) = behind_proxy().await;
     peer.acquire(&[]).await;
     proxy.set_present(Way::Up, Mode::Hold);
-    assert!(peer.try_to_say(peer.acquires(&[1])).await.is_err());
-    let leaving = tokio::spawn(async move {
+    assert!(peer.try_exchange(peer.acquire_call(&[1])).await.is_err());
+    let releasing = tokio::spawn(async move {
         assert_eq!(peer.release(&[1]).await.released.len(), 1);
         peer
     });
     sleep(300 * MILLI).await;
     proxy.set(Way::Up, Mode::Pass);
-    let peer = leaving.await.unwrap();
+    let peer = releasing.await.unwrap();
     assert_eq!(other.counts().await, (0, 0));
     sleep(200 * MILLI).await;
-    assert_eq!(other.counts().await, (0, 0), "nor does it come later");
-    assert!(holds(&peer.acquire(&[2]).await.acquired).is_some());
+    assert_eq!(other.counts().await, (0, 0), "nor is it executed later");
+    assert!(held_token(&peer.acquire(&[2]).await.acquired).is_some());
 }
 
 #[tokio::test]
-async fn lost_while_keeping() {
+async fn lost_while_renewing() {
     for way in [Way::Up, Way::Down] {
         let (proxy, mut peer, _) = behind_proxy().await;
-        let token = holds(&peer.acquire(&[1]).await.acquired);
+        let token = held_token(&peer.acquire(&[1]).await.acquired);
         proxy.set_present(way, Mode::LoseOneAndCut);
         let renewed = peer.renew(&[1]).await.renewed;
-        assert_eq!(holds(&renewed), token, "{way:?}");
+        assert_eq!(held_token(&renewed), token, "{way:?}");
         while let Ok(event) = peer.events.try_recv() {
             assert_ne!(event, Event::Lost, "{way:?}: the session lives");
         }
@@ -127,7 +123,7 @@ async fn lost_while_keeping() {
 }
 
 #[tokio::test]
-async fn lost_while_leaving() {
+async fn lost_while_releasing() {
     for way in [Way::Up, Way::Down] {
         let (proxy, peer, other) = behind_proxy().await;
         peer.acquire(&[1]).await;
@@ -138,27 +134,27 @@ async fn lost_while_leaving() {
 }
 
 #[tokio::test]
-async fn lost_while_waiting() {
+async fn lost_while_queued() {
     let (proxy, mut peer, other) = behind_proxy().await;
     other.acquire(&[7]).await;
     assert_eq!(peer.acquire(&[1]).await.acquired, [TicketState::Queued]);
     proxy.set_new(Way::Up, Mode::Hold);
     proxy.cut();
     sleep(50 * MILLI).await;
-    // Given back while nobody can be told.
+    // Released while no grant can be pushed.
     other.release(&[7]).await;
     proxy.set(Way::Up, Mode::Pass);
     assert_eq!(peer.granted().await.ticket, 1);
-    assert!(holds(&peer.acquire(&[1]).await.acquired).is_some());
+    assert!(held_token(&peer.acquire(&[1]).await.acquired).is_some());
 }
 
 #[tokio::test]
-async fn a_silent_connection_is_replaced() {
+async fn a_stuck_connection_is_replaced() {
     let (proxy, peer, _) = behind_proxy().await;
-    let token = holds(&peer.acquire(&[1]).await.acquired);
+    let token = held_token(&peer.acquire(&[1]).await.acquired);
     proxy.set_present(Way::Up, Mode::Lose);
     let start = Instant::now();
     let renewed = peer.renew(&[1]).await.renewed;
-    assert_eq!(holds(&renewed), token, "by the same session");
+    assert_eq!(held_token(&renewed), token, "in the same session");
     assert!(start.elapsed() < 3 * SECOND, "{:?}", start.elapsed());
 }

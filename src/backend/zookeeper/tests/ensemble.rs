@@ -1,4 +1,4 @@
-//! Three servers, one of which goes.
+//! Ensembles of three servers, some of which are stopped.
 
 use super::*;
 
@@ -18,20 +18,20 @@ async fn the_leader_is_killed() {
     };
     let (here, there) = (permits().unwrap(), permits().unwrap());
     let guard = here.mutex("a").unwrap().lock().await.unwrap();
-    let line = there.mutex("a").unwrap();
-    let waiting = tokio::spawn(async move { line.lock().await });
+    let queued = there.mutex("a").unwrap();
+    let waiting = tokio::spawn(async move { queued.lock().await });
     sleep(200 * MILLI).await;
 
     let leader = servers.leader();
     servers.kill(leader);
     let killed = Instant::now();
-    // Newcomers are let in as soon as there is a new leader.
+    // New waiters are granted permits as soon as there is a new leader.
     let other = here.mutex("b").unwrap();
     while other.try_lock().await.is_err() {
-        assert!(killed.elapsed() < 6 * SECOND, "it goes on");
+        assert!(killed.elapsed() < 6 * SECOND, "no permit was granted");
         sleep(50 * MILLI).await;
     }
-    assert!(guard.is_valid(), "its session has outlived the leader");
+    assert!(guard.is_valid(), "its session outlives the leader");
     assert!(!waiting.is_finished());
     let first = guard.token();
     assert!(guard.unlock().await.unwrap(), "it was held until now");
@@ -39,7 +39,7 @@ async fn the_leader_is_killed() {
     let second = second.unwrap().unwrap();
     assert!(
         second.token() > first,
-        "tokens rise over a change of the leader"
+        "tokens increase over a change of the leader"
     );
     assert!(second.unlock().await.unwrap());
 }
@@ -56,7 +56,7 @@ async fn the_leader_is_paused() {
     servers.pause(leader);
     let start = Instant::now();
     while semaphore.try_acquire().await.is_err() {
-        assert!(start.elapsed() < 12 * SECOND, "the others go on without it");
+        assert!(start.elapsed() < 12 * SECOND, "the other servers go on");
         sleep(50 * MILLI).await;
     }
     servers.resume(leader);
@@ -66,18 +66,18 @@ async fn the_leader_is_paused() {
 }
 
 #[tokio::test]
-async fn a_check_of_an_ensemble_that_is_half_there_is_answered_soon() {
+async fn a_check_of_a_partly_stopped_ensemble_ends_in_time() {
     let mut servers = ensemble().await;
     let leader = servers.leader();
     let zookeeper = zookeeper(servers.connect_string());
     let check = async || {
         let start = Instant::now();
         let checked = Peer::new(&zookeeper).session.check(LEASE).await;
-        assert!(start.elapsed() < CHECKING + SECOND / 2);
+        assert!(start.elapsed() < CHECK_TIMEOUT + SECOND / 2);
         checked
     };
     servers.pause((leader + 1) % 3);
-    // Whichever server is asked first.
+    // The server that the client connects to first varies.
     for _ in 0..6 {
         check().await.unwrap();
     }
@@ -98,7 +98,7 @@ async fn a_check_of_an_ensemble_that_is_half_there_is_answered_soon() {
 }
 
 #[tokio::test]
-async fn two_of_three_are_down_and_one_comes_back() {
+async fn two_of_three_servers_are_down_and_one_is_restarted() {
     let mut servers = ensemble().await;
     let zookeeper = zookeeper(servers.connect_string());
     let permits = Coordinator::new(zookeeper.clone());
@@ -108,17 +108,17 @@ async fn two_of_three_are_down_and_one_comes_back() {
     servers.kill(0);
     servers.kill(1);
     sleep(200 * MILLI).await;
-    let newcomer = Coordinator::new(zookeeper);
-    let error = newcomer.check().await.unwrap_err();
+    let new = Coordinator::new(zookeeper);
+    let error = new.check().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     servers.restart(1);
     let start = Instant::now();
-    while newcomer.check().await.is_err() {
+    while new.check().await.is_err() {
         assert!(start.elapsed() < 10 * SECOND);
         sleep(50 * MILLI).await;
     }
-    let other = newcomer.mutex("a").unwrap();
-    assert!(other.try_lock().await.is_err(), "nothing was lost");
+    let other = new.mutex("a").unwrap();
+    assert!(other.try_lock().await.is_err(), "the permit is still held");
     drop(guard);
     let next = timeout(10 * SECOND, other.lock()).await.expect("an answer");
     assert!(next.unwrap().token() > token);

@@ -1,4 +1,4 @@
-//! Users, rights, chroots, and what else the server may not like.
+//! Users, rights, chroots, and other reasons of a server to refuse a call.
 
 use super::*;
 use zookeeper_client::{Acl, AuthId, Error as ZkError, Permission};
@@ -18,27 +18,29 @@ async fn with_a_user_the_nodes_are_for_that_user_only() {
     let parent = format!("{}/mutex:name", zookeeper.settings.base());
     let seen = operator().await.list_children(&parent).await;
     assert_eq!(seen, Err(ZkError::NoAuth));
-    for stranger in [
+    for other in [
         zookeeper.clone(),
         zookeeper.clone().auth("shop", "wrong-one").unwrap(),
     ] {
-        let peer = Peer::new(&stranger);
+        let peer = Peer::new(&other);
         for error in [
             peer.session.check(LEASE).await.unwrap_err(),
-            peer.try_to_say(peer.acquires(&[1])).await.unwrap_err(),
+            peer.try_exchange(peer.acquire_call(&[1]))
+                .await
+                .unwrap_err(),
             peer.session.inspect(queue()).await.unwrap_err(),
             (peer.session.evict(queue(), a.node.ticket(1)).await).unwrap_err(),
         ] {
             assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
-            let said = format!("{error} {error:?}");
-            assert!(said.contains("127.0.0.1"), "{said}");
+            let text = format!("{error} {error:?}");
+            assert!(text.contains("127.0.0.1"), "{text}");
             assert!(
-                !said.contains("secret") && !said.contains("wrong-one"),
-                "{said}"
+                !text.contains("secret") && !text.contains("wrong-one"),
+                "{text}"
             );
         }
-        // A caller hears of it too, and at once.
-        let permits = Coordinator::new(stranger);
+        // A caller gets the error too, and at once.
+        let permits = Coordinator::new(other);
         let error = permits.mutex("name").unwrap().lock().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Denied);
     }
@@ -47,7 +49,7 @@ async fn with_a_user_the_nodes_are_for_that_user_only() {
 }
 
 #[tokio::test]
-async fn a_path_without_rights_is_named_at_check() {
+async fn a_missing_right_is_named_by_the_check() {
     let operator = operator().await;
     let anyone = |rights| [Acl::new(rights, AuthId::anyone())];
     for (rights, missing) in [
@@ -61,7 +63,7 @@ async fn a_path_without_rights_is_named_at_check() {
         operator.create(&base, &[], &options).await.unwrap();
         let checked = Peer::new(&zookeeper).session.check(LEASE).await;
         if missing.is_empty() {
-            checked.expect("our own nodes give all the rights that are needed");
+            checked.expect("the nodes of this crate grant all rights that it needs");
         } else {
             let error = checked.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Denied);
@@ -73,7 +75,7 @@ async fn a_path_without_rights_is_named_at_check() {
 #[tokio::test]
 async fn everything_is_below_the_chroot() {
     let root = own_prefix();
-    // It is made when it is not there.
+    // The chroot is created if it does not exist.
     for _ in 0..2 {
         let servers = format!("{}/{root}/deep", server().connect_string());
         let zookeeper = ZooKeeper::new(servers).unwrap().prefix("shop").unwrap();
@@ -91,7 +93,7 @@ async fn everything_is_below_the_chroot() {
 }
 
 #[tokio::test]
-async fn foreign_nodes_are_ignored() {
+async fn nodes_of_other_programs_are_ignored() {
     let zookeeper = zookeeper(server().connect_string());
     let (a, mut b) = (Peer::new(&zookeeper), Peer::new(&zookeeper));
     let parent = format!("{}/mutex:name", zookeeper.settings.base());
@@ -109,7 +111,7 @@ async fn foreign_nodes_are_ignored() {
         let node = format!("{parent}/{name}");
         (operator.create(&node, data.as_bytes(), &options).await).unwrap();
     }
-    assert!(holds(&a.acquire(&[2]).await.acquired).is_some());
+    assert!(held_token(&a.acquire(&[2]).await.acquired).is_some());
     assert_eq!(b.acquire(&[1]).await.acquired, [TicketState::Queued]);
     assert_eq!(b.counts().await, (1, 1));
     a.release(&[2]).await;
@@ -117,7 +119,7 @@ async fn foreign_nodes_are_ignored() {
 }
 
 #[tokio::test]
-async fn a_lease_that_outlives_every_session_is_refused() {
+async fn a_lease_longer_than_every_session_is_rejected() {
     let start = || {
         ZooKeepers::start_with(Servers {
             longest_session: 2 * SECOND,

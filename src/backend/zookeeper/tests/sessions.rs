@@ -1,12 +1,12 @@
-//! The session ends, or outlives what it was made by.
+//! Sessions that end, and sessions that outlive their runtime.
 
 use super::*;
 use crate::backend::support::clock::WallClock;
 use crate::backend::support::proxy::{Mode, Proxy, Way};
 use tokio::runtime::Builder;
 
-/// A peer that can be cut off until its session has ended, and one that cannot.
-async fn mortal() -> (Proxy, Peer, Peer) {
+/// Returns a peer behind a proxy, so that its session can be made to expire, and one without a proxy.
+async fn peer_behind_proxy() -> (Proxy, Peer, Peer) {
     let proxy = Proxy::start(server().port(0)).await;
     let direct = zookeeper(server().connect_string());
     let mut cut = direct.clone();
@@ -17,9 +17,9 @@ async fn mortal() -> (Proxy, Peer, Peer) {
 }
 
 #[tokio::test]
-async fn a_session_that_ends_takes_every_ticket_along() {
-    let (proxy, mut peer, other) = mortal().await;
-    let token = holds(&peer.acquire(&[1]).await.acquired);
+async fn the_end_of_a_session_loses_all_tickets() {
+    let (proxy, mut peer, other) = peer_behind_proxy().await;
+    let token = held_token(&peer.acquire(&[1]).await.acquired);
     assert_eq!(peer.acquire(&[2]).await.acquired, [TicketState::Queued]);
     assert_eq!(other.acquire(&[1]).await.acquired, [TicketState::Queued]);
     proxy.set(Way::Up, Mode::Lose);
@@ -31,21 +31,21 @@ async fn a_session_that_ends_takes_every_ticket_along() {
     peer.lost().await;
     let renewed = peer.renew(&[1, 2]).await.renewed;
     assert_eq!(renewed, [TicketState::Gone, TicketState::Gone]);
-    let anew = peer.acquire(&[2]).await.acquired;
-    assert_eq!(anew, [TicketState::Queued], "at the end of the line");
-    assert!(holds(&other.acquire(&[1]).await.acquired) > token);
+    let acquired = peer.acquire(&[2]).await.acquired;
+    assert_eq!(acquired, [TicketState::Queued], "at the end of the queue");
+    assert!(held_token(&other.acquire(&[1]).await.acquired) > token);
     assert_eq!(other.counts().await, (1, 1));
 }
 
 #[tokio::test]
-async fn a_session_that_ends_while_holding() {
-    let (proxy, mut peer, mut other) = mortal().await;
-    let first = holds(&peer.acquire(&[1]).await.acquired).unwrap();
+async fn a_session_ends_while_a_permit_is_held() {
+    let (proxy, mut peer, mut other) = peer_behind_proxy().await;
+    let first = held_token(&peer.acquire(&[1]).await.acquired).unwrap();
     assert_eq!(other.acquire(&[1]).await.acquired, [TicketState::Queued]);
     proxy.set(Way::Up, Mode::Lose);
     let granted = other.granted().await;
     assert_eq!(granted.ticket, 1);
-    assert!(granted.token > first, "tokens rise");
+    assert!(granted.token > first, "tokens increase");
     proxy.set(Way::Up, Mode::Pass);
     proxy.cut();
     peer.lost().await;
@@ -53,7 +53,7 @@ async fn a_session_that_ends_while_holding() {
 }
 
 #[tokio::test]
-async fn callers_see_a_session_end() {
+async fn callers_are_notified_of_the_end_of_a_session() {
     let proxy = Proxy::start(server().port(0)).await;
     let direct = zookeeper(server().connect_string());
     let mut cut = direct.clone();
@@ -66,12 +66,15 @@ async fn callers_see_a_session_end() {
     let mutex = permits.mutex("m").unwrap();
     let guard = mutex.lock().await.unwrap();
     let permit = permits.semaphore("s", 1).unwrap().acquire().await.unwrap();
-    // In a line, too, when the session ends.
-    let (line, others_line) = (permits.mutex("line").unwrap(), other.mutex("line").unwrap());
-    let held = others_line.lock().await.unwrap();
-    let waiting = tokio::spawn(async move { line.lock().await });
-    waits(&others_line, 1).await;
-    // Whoever waits has heard so: else he would be a newcomer, and refused when nothing is answered.
+    // A ticket is queued, too, when the session ends.
+    let (queued, others) = (
+        permits.mutex("queue").unwrap(),
+        other.mutex("queue").unwrap(),
+    );
+    let held = others.lock().await.unwrap();
+    let waiting = tokio::spawn(async move { queued.lock().await });
+    wait_until_queued(&others, 1).await;
+    // The waiter must have had an answer: a new waiter is refused during an outage.
     sleep(300 * MILLI).await;
 
     proxy.set(Way::Up, Mode::Lose);
@@ -88,13 +91,13 @@ async fn callers_see_a_session_end() {
     let next = next.expect("the session has ended").unwrap();
     assert!(next.token() > guard.token());
     assert!(!permit.is_valid());
-    waits(&others_line, 0).await;
+    wait_until_queued(&others, 0).await;
 
     proxy.set(Way::Up, Mode::Pass);
     proxy.cut();
     let why = timeout(5 * SECOND, permit.lost()).await.expect("lost");
     assert_eq!(why.kind(), ErrorKind::Lost);
-    waits(&others_line, 1).await; // anew
+    wait_until_queued(&others, 1).await; // queued again
     drop((held, next));
     let second = timeout(10 * SECOND, waiting).await.expect("granted");
     drop(second.unwrap().unwrap());
@@ -106,15 +109,15 @@ async fn callers_see_a_session_end() {
     );
 }
 
-/// Waits until so many wait.
-async fn waits(line: &crate::Mutex, waiting: u64) {
+/// Waits until the queue has this length.
+async fn wait_until_queued(mutex: &crate::Mutex, queued: u64) {
     let end = Instant::now() + 20 * SECOND;
     loop {
-        let seen = line.inspect().await;
-        if seen.as_ref().is_ok_and(|seen| seen.queued == waiting) {
+        let seen = mutex.inspect().await;
+        if seen.as_ref().is_ok_and(|seen| seen.queued == queued) {
             return;
         }
-        assert!(Instant::now() < end, "not {waiting}: {seen:?}");
+        assert!(Instant::now() < end, "not {queued}: {seen:?}");
         sleep(20 * MILLI).await;
     }
 }
@@ -131,38 +134,38 @@ fn a_session_outlives_the_runtime_that_made_it() {
     };
     let there = runtime().unwrap();
     let peer = Peer::new(&zookeeper);
-    let token = there.block_on(async { holds(&peer.acquire(&[1]).await.acquired) });
+    let token = there.block_on(async { held_token(&peer.acquire(&[1]).await.acquired) });
     assert!(token.is_some());
     there.shutdown_background();
     let here = runtime().unwrap();
     let renewed = here.block_on(async { peer.renew(&[1]).await.renewed });
-    assert_eq!(holds(&renewed), token);
+    assert_eq!(held_token(&renewed), token);
 }
 
 #[test]
-fn a_session_outlives_a_runtime_that_nobody_drives() {
+fn a_session_outlives_a_runtime_that_is_not_driven() {
     server();
     let zookeeper = zookeeper(server().connect_string());
     let runtime = || Builder::new_current_thread().enable_all().build().unwrap();
     let (there, peer) = (runtime(), Peer::new(&zookeeper));
-    let token = there.block_on(async { holds(&peer.acquire(&[1]).await.acquired) });
+    let token = there.block_on(async { held_token(&peer.acquire(&[1]).await.acquired) });
     let here = runtime();
     let renewed = here.block_on(async { peer.renew(&[1]).await.renewed });
-    assert_eq!(holds(&renewed), token);
-    // Driven again, the old connection does not end the session.
+    assert_eq!(held_token(&renewed), token);
+    // When its runtime is driven again, the old connection does not close the session.
     there.block_on(async { sleep(300 * MILLI).await });
     let renewed = here.block_on(async { peer.renew(&[1]).await.renewed });
-    assert_eq!(holds(&renewed), token);
+    assert_eq!(held_token(&renewed), token);
 }
 
 #[tokio::test]
-async fn a_process_that_dies_is_out_when_its_session_is() {
+async fn the_permits_of_a_dead_process_are_free_when_its_session_ends() {
     let zookeeper = zookeeper(server().connect_string());
     let mut dead = Peer::new(&zookeeper);
     dead.lease = SECOND;
     dead.acquire(&[1]).await;
     let died = Instant::now();
-    let session = dead.link.session();
+    let session = dead.shared.session();
     drop(dead);
     assert!(session.is_some());
     let mut other = Peer::new(&zookeeper);
@@ -188,7 +191,7 @@ async fn a_step_of_the_servers_clock_ends_no_session() {
     let operator = Client::connect(&servers.connect_string()).await.unwrap();
     let (mut peer, other) = (Peer::new(&zookeeper), Peer::new(&zookeeper));
     peer.lease = 2 * SECOND;
-    let token = holds(&peer.acquire(&[1]).await.acquired);
+    let token = held_token(&peer.acquire(&[1]).await.acquired);
     for (round, step) in [3600, 0, -3600].into_iter().enumerate() {
         clock.shift(step);
         let mode = zookeeper_client::CreateMode::Persistent;
@@ -200,11 +203,11 @@ async fn a_step_of_the_servers_clock_ends_no_session() {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         let off = seen.ctime / 1000 - now.unwrap().as_secs().cast_signed();
         assert!((off - step).abs() < 30, "{off} s off, not {step}");
-        // Longer than a session.
+        // Longer than a session timeout.
         let end = Instant::now() + 3 * SECOND;
         while Instant::now() < end {
             let renewed = peer.renew(&[1]).await.renewed;
-            assert_eq!(holds(&renewed), token, "{step}");
+            assert_eq!(held_token(&renewed), token, "{step}");
             assert_eq!(
                 other.acquire(&[1]).await.acquired,
                 [TicketState::Queued],
@@ -214,11 +217,11 @@ async fn a_step_of_the_servers_clock_ends_no_session() {
         }
     }
     peer.release(&[1]).await;
-    assert!(holds(&other.acquire(&[1]).await.acquired) > token);
+    assert!(held_token(&other.acquire(&[1]).await.acquired) > token);
 }
 
 #[tokio::test]
-async fn a_server_that_is_wiped_loses_everything_and_goes_on() {
+async fn a_wiped_server_loses_all_permits_and_grants_new_ones() {
     let start = || ZooKeepers::start(1);
     let mut servers = tokio::task::spawn_blocking(start).await.unwrap();
     let zookeeper = zookeeper(servers.connect_string());
@@ -228,7 +231,7 @@ async fn a_server_that_is_wiped_loses_everything_and_goes_on() {
         peer.acquire(&[ticket]).await;
         peer.release(&[ticket]).await;
     }
-    assert!(holds(&peer.acquire(&[6]).await.acquired).is_some());
+    assert!(held_token(&peer.acquire(&[6]).await.acquired).is_some());
     let servers = tokio::task::spawn_blocking(move || {
         servers.wipe(0);
         assert!(servers.wait_until_ready());
@@ -236,8 +239,8 @@ async fn a_server_that_is_wiped_loses_everything_and_goes_on() {
     });
     let servers = servers.await.unwrap();
     let other = Peer::new(&zookeeper);
-    assert!(holds(&other.acquire(&[1]).await.acquired).is_some());
-    // It has seen more than the server has now, and is sent away until its session is over.
+    assert!(held_token(&other.acquire(&[1]).await.acquired).is_some());
+    // It has seen a later transaction than the server has now, and is rejected until its session has timed out.
     peer.lost().await;
     assert_eq!(peer.acquire(&[7]).await.acquired, [TicketState::Queued]);
     other.release(&[1]).await;
@@ -246,25 +249,25 @@ async fn a_server_that_is_wiped_loses_everything_and_goes_on() {
 }
 
 #[tokio::test]
-async fn what_nobody_knows_of_is_swept() {
+async fn nodes_without_a_ticket_are_deleted() {
     let zookeeper = zookeeper(server().connect_string());
     let mut peer = Peer::new(&zookeeper);
     peer.lease = SECOND / 2;
     let other = Peer::new(&zookeeper);
     peer.acquire(&[1]).await;
     peer.release(&[1]).await;
-    // As if a call had run late.
+    // As after a call that was executed late.
     let late = format!(
         "{}/mutex:name/{}-",
         zookeeper.settings.base(),
         peer.node.ticket(9)
     );
-    let late_comer = Client::connect(&zookeeper.settings.servers).await.unwrap();
-    anchor(&zookeeper, &late_comer).await;
+    let late_client = Client::connect(&zookeeper.settings.servers).await.unwrap();
+    anchor(&zookeeper, &late_client).await;
     let options = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
-    let created = late_comer.create(&late, b"1 500", &options).await;
+    let created = late_client.create(&late, b"1 500", &options).await;
     created.unwrap();
     assert_eq!(other.counts().await, (1, 0));
     sleep(peer.lease * 3).await;
-    assert_eq!(other.counts().await, (0, 0), "swept, though nobody called");
+    assert_eq!(other.counts().await, (0, 0), "deleted without a call");
 }

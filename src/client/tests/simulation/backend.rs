@@ -2,7 +2,7 @@
 
 use super::Time;
 use super::trace::note;
-use crate::backend::memory::room::Room;
+use crate::backend::memory::queue::TicketQueue;
 use crate::backend::{Call, Events, Grant, Reply, TicketState};
 use crate::name::Node;
 use std::collections::{BTreeSet, HashMap};
@@ -13,7 +13,7 @@ use std::time::Duration;
 const EPOCH: Duration = Duration::from_secs(1_700_000_000);
 
 pub(super) struct Backend {
-    pub(super) room: Room,
+    pub(super) room: TicketQueue,
     /// Nothing is carried out before then.
     pub(super) stalled_until: Time,
     /// The last call of each node that was carried out.
@@ -44,7 +44,7 @@ fn server_time(now: Time) -> Duration {
 impl Backend {
     pub(super) fn new() -> Self {
         Self {
-            room: Room::new(server_time(0), 0),
+            room: TicketQueue::new(server_time(0), 0),
             stalled_until: 0,
             words: HashMap::new(),
             tokens: BTreeSet::new(),
@@ -124,7 +124,7 @@ impl Backend {
     /// Forgets everything but its last token.
     pub(super) fn flush(&mut self, now: Time) {
         let last_token = self.room.last_token();
-        self.room = Room::new(server_time(now), last_token);
+        self.room = TicketQueue::new(server_time(now), last_token);
         self.words.clear();
     }
 

@@ -1,4 +1,4 @@
-//! One queue in memory: pure, with the time as an argument.
+//! The permits and the queue of one name. Pure: the time is an argument.
 
 use super::lease_clock::{LeaseClock, Leases};
 use crate::backend::{Call, Events, Grant, Inspection, Outcome, Reply, TicketInfo, TicketState};
@@ -9,37 +9,37 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// The most tickets of each kind that an inspection lists.
-const MOST_LISTED: usize = 1000;
+const MAX_LISTED: usize = 1000;
 
-/// Who holds, who waits, and what each node said last.
+/// The permits and the queue of one name, and what its nodes sent last.
 #[derive(Debug)]
-pub(crate) struct Room {
+pub(crate) struct TicketQueue {
     clock: LeaseClock,
-    /// Every node that spoke within the last lease. A ticket's node is always here.
-    members: HashMap<Node, Member>,
-    /// The tickets that wait, by arrival.
-    line: BTreeMap<u64, Ticket>,
-    /// The tickets that hold, by deadline and token.
+    /// Every node with a heartbeat within the last lease. The node of a ticket is always among them.
+    nodes: HashMap<Node, NodeState>,
+    /// The queued tickets, by arrival.
+    queued: BTreeMap<u64, Ticket>,
+    /// The held tickets, by deadline and token.
     permits: BTreeMap<(Duration, u64), Ticket>,
     last_arrival: u64,
     last_token: u64,
 }
 
-/// What is known of a node.
+/// What is known about a node.
 #[derive(Debug)]
-struct Member {
+struct NodeState {
     /// The number of its last call.
     number: u64,
     limit: u32,
     lease: Duration,
-    /// Its last word and its lease: no ticket of it outlives that.
+    /// One lease after its last heartbeat. None of its tickets outlives that.
     until: Duration,
-    /// Weak: what the sink holds may hold the session, and so this room.
+    /// Weak, since the receiver may own the session, and with it this queue.
     events: Weak<Events>,
-    /// Its tickets in the line, with their arrivals.
-    waits: HashMap<u64, u64>,
-    /// Its permits, with their deadlines and tokens.
-    holds: HashMap<u64, (Duration, u64)>,
+    /// Its queued tickets, with their arrivals.
+    queued: HashMap<u64, u64>,
+    /// Its held tickets, with their deadlines and tokens.
+    held: HashMap<u64, (Duration, u64)>,
 }
 
 #[derive(Clone, Debug)]
@@ -48,31 +48,31 @@ struct Ticket {
     number: u64,
 }
 
-/// A grant that its node has to be told of.
+/// A grant to send to its node.
 #[derive(Debug)]
 pub(crate) struct Push {
     pub(crate) to: Arc<Events>,
     pub(crate) grant: Grant,
 }
 
-/// What a look at the head of the line led to.
+/// The grants from the head of the queue.
 #[derive(Default)]
 struct Granted {
     /// With their arrivals.
     tickets: Vec<(u64, Ticket, Grant)>,
-    /// Somebody waits whom his limit keeps out.
-    held_back: bool,
+    /// The head of the queue is blocked by its limit.
+    is_blocked: bool,
 }
 
-// === impl Room ===
+// === impl TicketQueue ===
 
-impl Room {
-    /// An empty queue whose tokens will be above `last_token`.
+impl TicketQueue {
+    /// Creates an empty queue. Its tokens will be above `last_token`.
     pub(crate) fn new(now: Duration, last_token: u64) -> Self {
         Self {
             clock: LeaseClock::new(now),
-            members: HashMap::new(),
-            line: BTreeMap::new(),
+            nodes: HashMap::new(),
+            queued: BTreeMap::new(),
             permits: BTreeMap::new(),
             last_arrival: 0,
             last_token,
@@ -90,14 +90,14 @@ impl Room {
         call: &Call,
         now: Duration,
     ) -> (Reply, Vec<Push>) {
-        let last = self.members.get(node).map(|member| member.number);
+        let last = self.nodes.get(node).map(|state| state.number);
         if last.is_some_and(|last| call.number < last) {
             return (Reply::Stale, Vec::new());
         }
         let due = self.touch(now);
-        self.hear(node, events, call);
+        self.note_call(node, events, call);
 
-        // What is said of a permit counts before anything is purged: its own node is the first to know that it lives.
+        // Releases and renewals count before anything expires: the call shows that its node lives.
         let released = (call.release.iter())
             .map(|ticket| self.remove(node, *ticket).is_some_and(|held| held))
             .collect();
@@ -107,18 +107,18 @@ impl Room {
         for ticket in call.acquire.iter().chain(&call.try_acquire) {
             self.renew(node, *ticket);
         }
-        self.purge(due);
+        self.expire(due);
 
-        let newcomers = self.last_arrival;
+        let last_before = self.last_arrival;
         for ticket in &call.acquire {
-            self.queue(node, *ticket);
+            self.enqueue(node, *ticket);
         }
         let granted = self.grant();
         let acquired = (call.acquire.iter())
             .map(|ticket| self.state(node, *ticket))
             .collect();
         let tried = (call.try_acquire.iter())
-            .map(|ticket| self.try_acquire(node, *ticket, call.limit, granted.held_back))
+            .map(|ticket| self.try_acquire(node, *ticket, call.limit, granted.is_blocked))
             .collect();
 
         let mut own = Vec::new();
@@ -126,7 +126,7 @@ impl Room {
         for (arrival, ticket, grant) in granted.tickets {
             if ticket.node != *node {
                 pushes.extend(self.push(&ticket.node, grant));
-            } else if arrival <= newcomers {
+            } else if arrival <= last_before {
                 own.push(grant);
             }
         }
@@ -137,20 +137,20 @@ impl Room {
             tried,
             granted: own,
             in_use: count(self.permits.len()),
-            queued: count(self.line.len()),
+            queued: count(self.queued.len()),
             poll_after: self.poll_after(node),
         };
         (Reply::Done(outcome), pushes)
     }
 
-    /// Takes out a ticket in the form that [`Node::ticket`] gives it.
+    /// Removes a ticket, given in the form of [`Node::ticket`]. Returns whether it existed.
     pub(crate) fn evict(&mut self, ticket: &str, now: Duration) -> (bool, Vec<Push>) {
         let due = self.touch(now);
         let found = self.find(ticket);
         if let Some(ticket) = &found {
             self.remove(&ticket.node, ticket.number);
         }
-        self.purge(due);
+        self.expire(due);
         let granted = self.grant().tickets.into_iter();
         let pushes = granted
             .filter_map(|(_, ticket, grant)| self.push(&ticket.node, grant))
@@ -158,91 +158,90 @@ impl Room {
         (found.is_some(), pushes)
     }
 
-    /// Shows the tickets that live.
+    /// Returns the tickets with an unexpired lease.
     pub(crate) fn inspect(&self, now: Duration) -> Inspection {
         let now = now.max(self.clock.now());
-        let alive = (Bound::Excluded((now, u64::MAX)), Bound::Unbounded);
-        let holders = (self.permits.range(alive))
+        let unexpired = (Bound::Excluded((now, u64::MAX)), Bound::Unbounded);
+        let holders = (self.permits.range(unexpired))
             .map(|((deadline, _), ticket)| ticket.info(deadline.saturating_sub(now)));
-        let waiters = self.line.values().filter_map(|ticket| {
-            let until = self.members.get(&ticket.node)?.until;
+        let queued = self.queued.values().filter_map(|ticket| {
+            let until = self.nodes.get(&ticket.node)?.until;
             (until > now).then(|| (ticket, until.saturating_sub(now)))
         });
         Inspection {
-            in_use: count(self.permits.range(alive).count()),
-            queued: count(waiters.clone().count()),
-            holders: holders.take(MOST_LISTED).collect(),
-            queue: waiters
-                .take(MOST_LISTED)
+            in_use: count(self.permits.range(unexpired).count()),
+            queued: count(queued.clone().count()),
+            holders: holders.take(MAX_LISTED).collect(),
+            queue: queued
+                .take(MAX_LISTED)
                 .map(|(ticket, left)| ticket.info(left))
                 .collect(),
         }
     }
 
-    /// Looks after a room that nobody may have called about for long. Returns when to look again; `None`: it is
-    /// empty and can go.
+    /// Removes what has expired without a call. Returns when to do so again, or `None` if the queue is empty and can be dropped.
     pub(crate) fn tidy(&mut self, now: Duration) -> Option<Duration> {
-        let until = self.members.values().map(|member| member.until).max()?;
+        let until = self.nodes.values().map(|state| state.until).max()?;
         if until > now {
             return Some(until);
         }
-        if self.permits.is_empty() && self.line.is_empty() {
+        if self.permits.is_empty() && self.queued.is_empty() {
             return None;
         }
-        // Everybody looks dead. Perhaps the whole process was paused: they get the same grace as from a call.
+        // All leases look expired. The whole process may have been paused, so that the same grace applies as in a call.
         let due = self.touch(now);
-        self.purge(due);
-        (!self.members.is_empty()).then(|| self.clock.grace_end().unwrap_or(now))
+        self.expire(due);
+        (!self.nodes.is_empty()).then(|| self.clock.grace_end().unwrap_or(now))
     }
 
-    /// Lets the clock know that somebody calls. Returns up to which deadline everything goes.
+    /// Advances the clock. Returns the deadline up to which everything expires, if anything may expire.
     fn touch(&mut self, now: Duration) -> Option<Duration> {
         let leases = self.leases();
         self.clock.touch(now, leases)
     }
 
-    /// Notes what a call says about its node.
-    fn hear(&mut self, node: &Node, events: &Arc<Events>, call: &Call) {
-        let member = self.members.entry(node.clone()).or_default();
-        member.number = call.number;
-        member.limit = call.limit;
-        member.lease = call.lease;
-        member.until = (member.until).max(self.clock.now().saturating_add(call.lease));
-        member.events = Arc::downgrade(events);
+    /// Notes what a call contains about its node.
+    fn note_call(&mut self, node: &Node, events: &Arc<Events>, call: &Call) {
+        let state = self.nodes.entry(node.clone()).or_default();
+        state.number = call.number;
+        state.limit = call.limit;
+        state.lease = call.lease;
+        state.until = (state.until).max(self.clock.now().saturating_add(call.lease));
+        state.events = Arc::downgrade(events);
     }
 
-    /// Takes a ticket out. Returns whether it held a permit; `None` if it was not there.
+    /// Removes a ticket. Returns whether it was held, or `None` if it did not exist.
     fn remove(&mut self, node: &Node, ticket: u64) -> Option<bool> {
-        let member = self.members.get_mut(node)?;
-        if let Some(permit) = member.holds.remove(&ticket) {
+        let state = self.nodes.get_mut(node)?;
+        if let Some(permit) = state.held.remove(&ticket) {
             self.permits.remove(&permit);
             return Some(true);
         }
-        let arrival = member.waits.remove(&ticket)?;
-        self.line.remove(&arrival);
+        let arrival = state.queued.remove(&ticket)?;
+        self.queued.remove(&arrival);
         Some(false)
     }
 
-    /// Moves the deadline of a permit to the end of its node's lease. A place in the line is none.
+    /// Moves the deadline of a held ticket to the end of its node's lease. Does not create a permit.
     fn renew(&mut self, node: &Node, ticket: u64) -> TicketState {
-        let Some(member) = self.members.get_mut(node) else {
+        let Some(state) = self.nodes.get_mut(node) else {
             return TicketState::Gone;
         };
-        let Some(permit) = member.holds.get_mut(&ticket) else {
+        let Some(permit) = state.held.get_mut(&ticket) else {
             return TicketState::Gone;
         };
         let (deadline, token) = *permit;
-        if deadline < member.until
+        if deadline < state.until
             && let Some(ticket) = self.permits.remove(permit)
         {
-            *permit = (member.until, token);
+            *permit = (state.until, token);
             self.permits.insert(*permit, ticket);
         }
         TicketState::Held { token }
     }
 
-    /// Removes every permit whose deadline is not after `due`, and every node that was last heard a lease before.
-    fn purge(&mut self, due: Option<Duration>) {
+    /// Removes each held ticket whose deadline is not after `due`, and each node with a lease that ended by then.
+    fn expire(&mut self, due: Option<Duration>) {
         let Some(due) = due else {
             return;
         };
@@ -250,66 +249,67 @@ impl Room {
             && first.key().0 <= due
         {
             let ticket = first.remove();
-            if let Some(member) = self.members.get_mut(&ticket.node) {
-                member.holds.remove(&ticket.number);
+            if let Some(state) = self.nodes.get_mut(&ticket.node) {
+                state.held.remove(&ticket.number);
             }
         }
-        self.members.retain(|_, member| {
-            let alive = member.until > due;
-            if !alive {
-                for arrival in member.waits.values() {
-                    self.line.remove(arrival);
+        self.nodes.retain(|_, state| {
+            let lives = state.until > due;
+            if !lives {
+                for arrival in state.queued.values() {
+                    self.queued.remove(arrival);
                 }
             }
-            alive
+            lives
         });
     }
 
-    /// Puts a ticket at the end of the line, unless it holds or waits already.
-    fn queue(&mut self, node: &Node, number: u64) {
-        let Some(member) = self.members.get_mut(node) else {
+    /// Appends a ticket to the queue, unless it is held or queued already.
+    fn enqueue(&mut self, node: &Node, number: u64) {
+        let Some(state) = self.nodes.get_mut(node) else {
             return;
         };
-        if member.holds.contains_key(&number) || member.waits.contains_key(&number) {
+        if state.held.contains_key(&number) || state.queued.contains_key(&number) {
             return;
         }
         self.last_arrival += 1;
-        member.waits.insert(number, self.last_arrival);
+        state.queued.insert(number, self.last_arrival);
         let node = node.clone();
-        self.line.insert(self.last_arrival, Ticket { node, number });
+        self.queued
+            .insert(self.last_arrival, Ticket { node, number });
     }
 
-    /// Grants from the head of the line for as long as there is room.
+    /// Grants tickets from the head of the queue while there is room.
     fn grant(&mut self) -> Granted {
         let now = self.clock.now();
-        let most = self.members.values().map(|member| member.limit).max();
+        let highest_limit = self.nodes.values().map(|state| state.limit).max();
         let mut granted = Granted::default();
         let mut next = 0;
-        while let Some((&arrival, ticket)) = self.line.range(next..).next() {
+        while let Some((&arrival, ticket)) = self.queued.range(next..).next() {
             next = arrival + 1;
             let in_use = count(self.permits.len());
-            if most.is_none_or(|most| in_use >= u64::from(most)) {
-                granted.held_back = true;
+            if highest_limit.is_none_or(|limit| in_use >= u64::from(limit)) {
+                granted.is_blocked = true;
                 break;
             }
-            let Some(member) = self.members.get_mut(&ticket.node) else {
-                self.line.remove(&arrival);
+            let Some(state) = self.nodes.get_mut(&ticket.node) else {
+                self.queued.remove(&arrival);
                 continue;
             };
-            if member.until <= now {
-                // It looks dead, within a grace: not granted, but its place stays.
+            if state.until <= now {
+                // Its lease has run out, within a grace: it is not granted, but stays queued.
                 continue;
             }
-            if in_use >= u64::from(member.limit) {
-                granted.held_back = true;
+            if in_use >= u64::from(state.limit) {
+                granted.is_blocked = true;
                 break;
             }
             let ticket = ticket.clone();
             let token = next_token(&mut self.last_token, now);
-            let permit = (member.until, token);
-            member.waits.remove(&ticket.number);
-            member.holds.insert(ticket.number, permit);
-            self.line.remove(&arrival);
+            let permit = (state.until, token);
+            state.queued.remove(&ticket.number);
+            state.held.insert(ticket.number, permit);
+            self.queued.remove(&arrival);
             self.permits.insert(permit, ticket.clone());
             let number = ticket.number;
             let grant = Grant {
@@ -326,41 +326,42 @@ impl Room {
         node: &Node,
         number: u64,
         limit: u32,
-        held_back: bool,
+        is_blocked: bool,
     ) -> TicketState {
-        let state = self.state(node, number);
-        if state != TicketState::Gone {
-            return state;
+        let known = self.state(node, number);
+        if known != TicketState::Gone {
+            return known;
         }
         let in_use = count(self.permits.len());
-        let Some(member) = self.members.get_mut(node) else {
+        let Some(state) = self.nodes.get_mut(node) else {
             return TicketState::Refused;
         };
-        if held_back || in_use >= u64::from(limit) {
+        if is_blocked || in_use >= u64::from(limit) {
             return TicketState::Refused;
         }
         let token = next_token(&mut self.last_token, self.clock.now());
-        let permit = (member.until, token);
-        member.holds.insert(number, permit);
+        let permit = (state.until, token);
+        state.held.insert(number, permit);
         let node = node.clone();
         self.permits.insert(permit, Ticket { node, number });
         TicketState::Held { token }
     }
 
     fn state(&self, node: &Node, ticket: u64) -> TicketState {
-        let Some(member) = self.members.get(node) else {
+        let Some(state) = self.nodes.get(node) else {
             return TicketState::Gone;
         };
-        match member.holds.get(&ticket) {
+        match state.held.get(&ticket) {
             Some(&(_, token)) => TicketState::Held { token },
-            None if member.waits.contains_key(&ticket) => TicketState::Queued,
+            None if state.queued.contains_key(&ticket) => TicketState::Queued,
             None => TicketState::Gone,
         }
     }
 
-    /// When the next change may come that nobody pushes; before the silence becomes a gap at any rate.
+    /// Returns when the node has to call again: when the next permit may expire, and in any case before the silence becomes a
+    /// gap.
     fn poll_after(&self, node: &Node) -> Option<Duration> {
-        if self.members.get(node)?.waits.is_empty() {
+        if self.nodes.get(node)?.queued.is_empty() {
             return None;
         }
         let often = self.leases()?.shortest * 9 / 20;
@@ -371,7 +372,7 @@ impl Room {
     }
 
     fn leases(&self) -> Option<Leases> {
-        let leases = self.members.values().map(|member| member.lease);
+        let leases = self.nodes.values().map(|state| state.lease);
         Some(Leases {
             shortest: leases.clone().min()?,
             longest: leases.max()?,
@@ -381,14 +382,14 @@ impl Room {
     fn find(&self, ticket: &str) -> Option<Ticket> {
         let (node, number) = ticket.rsplit_once('-')?;
         let number: u64 = number.parse().ok()?;
-        let mut members = self.members.iter();
-        let (node, member) = members.find(|(known, _)| known.as_str() == node)?;
-        let known = member.holds.contains_key(&number) || member.waits.contains_key(&number);
+        let mut nodes = self.nodes.iter();
+        let (node, state) = nodes.find(|(known, _)| known.as_str() == node)?;
+        let exists = state.held.contains_key(&number) || state.queued.contains_key(&number);
         let node = node.clone();
-        (known && node.ticket(number) == ticket).then_some(Ticket { node, number })
+        (exists && node.ticket(number) == ticket).then_some(Ticket { node, number })
     }
 
-    /// Everything that holds: its node and number, its deadline and its token.
+    /// Returns the node, the number, the deadline and the token of each held ticket.
     #[cfg(test)]
     pub(crate) fn held(&self) -> impl Iterator<Item = (&Node, u64, Duration, u64)> {
         let permits = self.permits.iter();
@@ -397,18 +398,18 @@ impl Room {
 
     #[cfg(test)]
     pub(crate) fn permit(&self, node: &Node, number: u64) -> Option<(Duration, u64)> {
-        self.members.get(node)?.holds.get(&number).copied()
+        self.nodes.get(node)?.held.get(&number).copied()
     }
 
     fn push(&self, node: &Node, grant: Grant) -> Option<Push> {
-        let to = self.members.get(node)?.events.upgrade()?;
+        let to = self.nodes.get(node)?.events.upgrade()?;
         Some(Push { to, grant })
     }
 }
 
-// === impl Member ===
+// === impl NodeState ===
 
-impl Default for Member {
+impl Default for NodeState {
     fn default() -> Self {
         Self {
             number: 0,
@@ -416,8 +417,8 @@ impl Default for Member {
             lease: Duration::ZERO,
             until: Duration::ZERO,
             events: Weak::new(),
-            waits: HashMap::new(),
-            holds: HashMap::new(),
+            queued: HashMap::new(),
+            held: HashMap::new(),
         }
     }
 }
@@ -435,7 +436,8 @@ impl Ticket {
     }
 }
 
-/// Above every token before it, and above those of an earlier life of the name: the time in microseconds is.
+/// Returns a token above all earlier ones, also above those before the name was removed, since it is at least the time in
+/// microseconds.
 fn next_token(last: &mut u64, now: Duration) -> u64 {
     let micros = u64::try_from(now.as_micros()).unwrap_or(u64::MAX);
     *last = last.saturating_add(1).max(micros);
