@@ -6,7 +6,7 @@ mod runtimes;
 mod semaphore;
 
 use common::modes;
-use test_support::{logs, witness};
+use test_support::logs;
 use tower_permit::{Coordinator, Memory, Semaphore};
 
 /// A semaphore of a new coordinator.
