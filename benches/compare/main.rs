@@ -3,8 +3,8 @@
 //! ```text
 //! cargo bench -p tower-permit-benches --bench compare                        # starts its own redis-server
 //! cargo bench -p tower-permit-benches --bench compare -- --quick             # within five minutes
-//! cargo bench -p tower-permit-benches --bench compare -- --quick hot_name    # only figures whose name contains this
-//! cargo bench -p tower-permit-benches --bench compare -- --save              # also update benches/results and README.md
+//! cargo bench -p tower-permit-benches --bench compare -- --quick hot_name    # only figures with this in their name
+//! cargo bench -p tower-permit-benches --bench compare -- --save              # and keep the results in benches/results
 //! ```
 //!
 //! Prints one line for each figure: its name, the value of this crate, the other value, their ratio, and the target if there

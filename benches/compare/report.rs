@@ -7,10 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const BEGIN: &str = "<!-- compare: begin -->\n";
-const END: &str = "<!-- compare: end -->";
-
-/// Prints the table and writes it with the plots to the target folder. With `save` also to `results` and the README.
+/// Prints the table and writes it with the plots to the target folder. With `save` also to `benches/results`.
 pub(crate) fn write(results: &Results, quick: bool, save: bool) -> io::Result<()> {
     let table = table(results, quick);
     println!("\n{table}");
@@ -26,10 +23,6 @@ pub(crate) fn write(results: &Results, quick: bool, save: bool) -> io::Result<()
         plot::hot_name(&folder.join("hot_name.svg"), &results.figures).map_err(io::Error::other)?;
         println!("written: {}", folder.display());
     }
-    if save {
-        let plot = "![How long an acquisition waits](benches/results/waits.svg)";
-        fill(&benches.join("../README.md"), &format!("{table}\n{plot}\n"))?;
-    }
     Ok(())
 }
 
@@ -42,10 +35,10 @@ fn target() -> PathBuf {
 fn table(results: &Results, quick: bool) -> String {
     let mut table = format!(
         "Measured on {}{}. Medians of {} rounds in turn.\n\n\
-         | figure | tower-permit | other | ratio | target | what |\n\
+         | figure | tower-permit | alternative | ratio | target | what |\n\
          | --- | --- | --- | --- | --- | --- |\n",
         machine(),
-        if quick { ", with `--quick`" } else { "" },
+        if quick { " (`--quick`)" } else { "" },
         results.plan.rounds,
     );
     for figure in &results.figures {
@@ -99,25 +92,11 @@ fn machine() -> String {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let parts = [
         line("/proc/cpuinfo", "model name"),
-        Some(format!("{cores} cores for clients and server")),
+        Some(format!("{cores} cores shared by client and server")),
         line("/etc/os-release", "PRETTY_NAME"),
         redis,
         rust,
     ];
     let parts: Vec<_> = parts.into_iter().flatten().collect();
     parts.join(", ")
-}
-
-/// Replaces the text between the two marks.
-fn fill(readme: &Path, text: &str) -> io::Result<()> {
-    let page = fs::read_to_string(readme)?;
-    let parts = page.split_once(BEGIN).and_then(|(head, rest)| {
-        let (_, tail) = rest.split_once(END)?;
-        Some((head, tail))
-    });
-    let Some((head, tail)) = parts else {
-        let error = format!("{} has no marks for the table", readme.display());
-        return Err(io::Error::other(error));
-    };
-    fs::write(readme, format!("{head}{BEGIN}{text}{END}{tail}"))
 }
