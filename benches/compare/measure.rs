@@ -17,7 +17,7 @@ pub(crate) struct Plan {
     pub(crate) warm_up: Duration,
     /// The measured time.
     pub(crate) window: Duration,
-    /// The same for several processes, whose waits are longer.
+    /// The same for several processes, because their waits are longer.
     pub(crate) fleet_window: Duration,
 }
 

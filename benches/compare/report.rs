@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Prints the table and writes everything; where it is kept too, if `save`.
+/// Prints the table and writes it with the plots to the target folder. With `save` also to `benches/results`.
 pub(crate) fn write(results: &Results, quick: bool, save: bool) -> io::Result<()> {
     let table = table(results, quick);
     println!("\n{table}");

@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::task::JoinHandle;
 
-/// Counts the holders. A holder whose process ends no longer counts.
+/// Counts the holders. A holder no longer counts once its process has ended.
 #[derive(Debug)]
 pub struct ProcessWitness {
     folder: TempDir,

@@ -30,7 +30,7 @@ pub(crate) trait Servers {
     fn announce_proxies(&mut self, _proxies: &[Proxy]) {}
     /// Called before a fault is injected.
     fn before_fault(&self, _strike: &Fault) {}
-    /// Returns the server whose failure has the greatest effect.
+    /// Returns the server with the greatest effect if it fails.
     fn leader(&self) -> usize;
     fn pause(&self, server: usize);
     fn resume(&self, server: usize);

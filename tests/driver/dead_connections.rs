@@ -1,5 +1,5 @@
-//! Idle connections whose peer has vanished: the connection stays open, and all data sent on it is lost. New connections
-//! work. The first request afterwards must still be granted.
+//! Idle connections to a vanished peer: the connection stays open, and all data sent on it is lost. New connections work.
+//! The first request afterwards must still be granted.
 
 use crate::backends::{Kind, Store, etcd_url, redis_url, redlock_url, trust, zookeeper_url};
 use crate::support::etcd::EtcdCluster;

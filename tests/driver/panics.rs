@@ -21,10 +21,10 @@ struct PanicsAtWake(Arc<AtomicBool>);
 /// Panics when its last clone is dropped. The waiting future has that clone, so it is dropped at the wake-up.
 struct PanicsAtDrop(Arc<AtomicBool>);
 
-/// A request whose destructor panics, unless that would abort the process.
+/// A request with a destructor that panics, unless that would abort the process.
 struct Request(&'static str);
 
-/// A key whose destructor panics.
+/// A key with a destructor that panics.
 struct PanickingKey;
 
 impl Wake for PanicsAtWake {

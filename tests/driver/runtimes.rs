@@ -289,7 +289,7 @@ fn a_dedicated_thread_ends_with_its_coordinator() {
     });
 }
 
-/// A static coordinator whose callers each have a runtime.
+/// A static coordinator used from one runtime after another.
 #[test]
 fn runtimes_one_after_another_share_a_dedicated_thread() {
     let _shared = LOAD.blocking_read();

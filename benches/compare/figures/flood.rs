@@ -52,7 +52,7 @@ const MEMORY: About = About {
     what: "the same work: growth of the live heap for each key in flight, less that of as many sleeping tasks",
 };
 
-/// Keys whose lock is awaited, held or being released.
+/// Keys in the state of waiting for, holding or releasing their lock.
 static IN_FLIGHT: AtomicUsize = AtomicUsize::new(0);
 
 /// Counts a key while it lives.

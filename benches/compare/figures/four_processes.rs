@@ -38,13 +38,13 @@ const P99: About = About {
     name: "p99_wait_vs_broadcast",
     target: Target::AtMost(0.3),
     unit: "ms, p99",
-    what: "the same work; compared with a sorted set whose waiters all retry at each release",
+    what: "the same work; compared with a sorted set with waiters that all retry at each release",
 };
 const P99_POLLING: About = About {
     name: "p99_wait_vs_polling",
     target: Target::None,
     unit: "ms, p99",
-    what: "the same work; compared with a sorted set whose waiters retry every 10 ms",
+    what: "the same work; compared with a sorted set with waiters that retry every 10 ms",
 };
 const SCRIPTS: About = About {
     name: "scripts_per_acquisition",
@@ -56,7 +56,7 @@ const P99_LOADED: About = About {
     name: "p99_wait_at_load_vs_broadcast",
     target: Target::None,
     unit: "ms, p99",
-    what: "the same work; compared with a sorted set whose waiters all retry at each release",
+    what: "the same work; compared with a sorted set with waiters that all retry at each release",
 };
 
 /// The results of all processes in one round.

@@ -42,11 +42,11 @@ pub(crate) struct PlainSet {
     release: Arc<redis::Script>,
 }
 
-/// A [`PlainSet`] whose waiters poll.
+/// A [`PlainSet`] with waiters that poll.
 #[derive(Clone)]
 pub(crate) struct Polling(PlainSet);
 
-/// A [`PlainSet`] whose waiters in all processes retry at each release, with one subscription for each process.
+/// A [`PlainSet`] with waiters that retry at each release of any process, by one subscription for each process.
 #[derive(Clone)]
 pub(crate) struct Broadcast {
     set: PlainSet,

@@ -1,4 +1,4 @@
-//! A node whose calls a test controls one by one.
+//! A node under the control of a test, call by call.
 
 use crate::backend::{
     Call, Event, Grant, Inspection, Outcome, Reply, Session, TicketState, exchange_one,

@@ -1,7 +1,7 @@
 //! Stalls: no node could send a call for a while, because the server or all processes were paused.
 //!
-//! On a backend whose sessions expire by themselves ([`Fixture::HAS_GRACE`] is false), a node without a call for one lease
-//! loses its tickets at once. Each test asserts that too.
+//! On a backend with sessions that expire by themselves ([`Fixture::HAS_GRACE`] is false), a node without a call for one
+//! lease loses its tickets at once. Each test asserts that too.
 
 use super::fixtures::{Fixture, queue, silence};
 use super::peer::{acquire, operations, renew};
