@@ -1,7 +1,8 @@
 //! A mutex that a whole fleet shares, with fencing tokens.
 
+use crate::acquire::Acquire;
 use crate::backend::Inspection;
-use crate::client::{Acquire, QueueClient, Wait};
+use crate::client::{QueueClient, Wait};
 use crate::error::{Error, ErrorKind};
 use crate::permit::Permit;
 use crate::semaphore::MAX_WAITING;

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::coop;
 
+pub(crate) use crate::acquire::Acquire;
 pub use crate::client::Stats;
-pub(crate) use crate::client::{Acquire, Client, Terms, Wait};
+pub(crate) use crate::client::{Client, Terms, Wait};
 
 /// So many callers of one process may wait for one name, unless [`Semaphore::max_waiting`] says otherwise.
 pub(crate) const MAX_WAITING: usize = 1024;
@@ -163,7 +164,7 @@ impl Semaphore {
     async fn take_lingering(&self) -> Option<Permit> {
         // Who takes permit after permit without ever waiting lets others run now and then.
         coop::consume_budget().await;
-        self.queue_client.take_lingering(Terms {
+        self.reserve_lingering(Terms {
             reserve: None,
             max_hold: self.max_hold,
         })
@@ -183,7 +184,8 @@ impl Semaphore {
     /// A reservation, if a permit lingers here.
     #[inline]
     pub(crate) fn reserve_lingering(&self, terms: Terms) -> Option<Permit> {
-        self.queue_client.take_lingering(terms)
+        let hold = self.queue_client.acquire_lingering(terms)?;
+        Some(Permit::new(Arc::clone(&self.queue_client), hold))
     }
 
     /// Joins the line now.

@@ -1,4 +1,4 @@
-//! One permit: its terms and how long it is valid.
+//! One permit: its terms, and how long it is valid.
 //!
 //! Pure: time is an argument.
 
@@ -16,16 +16,7 @@ pub(crate) struct Hold {
     pub(crate) handoffs: u64,
 }
 
-/// What decides whether a permit may be handed off.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Handover {
-    /// Hand-offs since the backend granted it.
-    pub(crate) handoffs: u64,
-    /// When the grant arrived here.
-    pub(crate) granted: Instant,
-}
-
-/// A mutex's token is the backend's token times this plus the number of hand-offs, so that it rises with each of them.
+/// A mutex's token is the backend's token times this plus the number of hand-offs, so that it increases with each of them.
 const TOKENS_PER_GRANT: u64 = 1024;
 
 /// The terms of a permit.
@@ -40,14 +31,15 @@ pub(crate) struct Terms {
 /// A held ticket.
 #[derive(Debug)]
 pub(super) struct Held {
-    /// The backend's fencing token, in a queue whose limit is 1.
+    /// The backend's fencing token, for a name whose limit is 1.
     token: u64,
+    /// Hand-offs since the backend granted it.
     pub(super) handoffs: u64,
     /// When the backend's grant arrived here.
-    since: Instant,
+    pub(super) granted_at: Instant,
     /// Two thirds of a lease after the last confirmation: valid until then with time to spare.
     sure_until: Instant,
-    /// The backend keeps it at least until then: one lease from before the last call that confirmed it was sent.
+    /// The backend keeps it at least until then: one lease from the time at which the last call that confirmed it was sent.
     pub(super) deadline: Instant,
     /// How many guards share it. Dropping the last one releases it.
     pub(super) guards: usize,
@@ -75,7 +67,7 @@ impl Held {
         Self {
             token,
             handoffs: 0,
-            since: now,
+            granted_at: now,
             sure_until: sent + (lease - lease / 3),
             deadline: sent + lease,
             guards: 0,
@@ -86,14 +78,14 @@ impl Held {
         }
     }
 
-    /// A call that was sent at `sent` has confirmed it.
+    /// Extends it: a call that was sent at `sent` has confirmed it.
     #[inline]
     pub(super) fn confirm(&mut self, sent: Instant, lease: Duration) {
         self.deadline = sent + lease;
         self.sure_until = sent + (lease - lease / 3);
     }
 
-    /// The fencing token of the present holder.
+    /// Returns the fencing token of the current holder.
     pub(super) fn token(&self) -> u64 {
         (self.token.saturating_mul(TOKENS_PER_GRANT)).saturating_add(self.handoffs)
     }
@@ -103,9 +95,9 @@ impl Held {
         self.deadline - lease + lease / 3
     }
 
-    /// Gives it to a first guard, on these terms.
+    /// Makes a first guard, on these terms.
     #[inline(always)]
-    pub(super) fn take(
+    pub(super) fn assign(
         &mut self,
         ticket: u64,
         now: Instant,
@@ -121,7 +113,7 @@ impl Held {
         self.arm(ticket, endings);
     }
 
-    /// Hands it to the next holder, on these terms.
+    /// Hands it off to the next holder, on these terms.
     #[inline(always)]
     pub(super) fn hand_off(
         &mut self,
@@ -131,7 +123,7 @@ impl Held {
         endings: &mut BTreeSet<(Instant, u64)>,
     ) -> Hold {
         self.handoffs += 1;
-        self.take(ticket, now, terms, endings);
+        self.assign(ticket, now, terms, endings);
         Hold {
             ticket,
             handoffs: self.handoffs,
@@ -154,32 +146,25 @@ impl Held {
         }
     }
 
-    /// The reservation was not claimed in time.
+    /// Whether the reservation was not claimed in time.
     pub(super) fn has_lapsed(&self, now: Instant) -> bool {
         self.reserved.is_some_and(|reserved| reserved.until <= now)
     }
 
-    /// Whether it may go to another holder when its only guard is dropped.
+    /// Whether it may pass to another holder when its only guard is dropped.
     #[inline]
-    pub(super) fn may_hand_over(&self, strict: bool, now: Instant) -> bool {
+    pub(super) fn may_hand_off(&self, strict: bool, now: Instant) -> bool {
         let tokens_left = !strict || self.handoffs + 1 < TOKENS_PER_GRANT;
         self.guards == 1 && self.is_sure(now) && tokens_left
     }
 
-    #[inline]
-    pub(super) fn handover(&self) -> Handover {
-        Handover {
-            handoffs: self.handoffs,
-            granted: self.since,
-        }
-    }
-
-    /// Valid with time to spare.
+    /// Whether it is valid with time to spare.
     #[inline]
     pub(super) fn is_sure(&self, now: Instant) -> bool {
         self.lost.is_none() && now <= self.sure_until
     }
 
+    /// When its reservation lapses or `max_hold` is over, whichever is first.
     #[inline]
     pub(super) fn ending(&self) -> Option<Instant> {
         if self.guards == 0 {
@@ -189,7 +174,7 @@ impl Held {
         earlier(reserved, self.ends)
     }
 
-    /// Makes sure that `endings` has an entry not after its ending.
+    /// Makes sure that `endings` has an entry at its ending or before.
     #[inline]
     pub(super) fn arm(&mut self, ticket: u64, endings: &mut BTreeSet<(Instant, u64)>) {
         if let Some(at) = self.ending()
@@ -212,7 +197,7 @@ impl Held {
     }
 }
 
-/// The earlier of the two, as far as there are any.
+/// Returns the earlier of the two times, if there is any.
 #[inline]
 pub(super) fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
     match (one, other) {

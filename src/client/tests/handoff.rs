@@ -58,7 +58,7 @@ impl NumberMap {
 
     /// Says what there is to say, now. The first `held` of those who enter get in, and `elsewhere` wait in other processes.
     fn talk(&mut self, held: usize, in_use: u64, elsewhere: u64) -> Effects<Who> {
-        self.state.probe();
+        self.state.probe = true;
         let (Step::Send(batch), _) = next_step(&mut self.state, self.now, true) else {
             panic!("it is said now");
         };
@@ -195,7 +195,7 @@ fn those_who_left_the_line_during_the_call_are_no_others() {
     let mut line = NumberMap::new(1, false, ALL);
     let mut hold = line.first();
     line.come(20);
-    line.state.probe();
+    line.state.probe = true;
     let (Step::Send(batch), _) = next_step(&mut line.state, line.now, true) else {
         panic!("there is something to say");
     };
@@ -365,7 +365,7 @@ fn who_had_it_before_has_no_part_in_it_any_more() {
 // --- lingering ---
 
 fn take(line: &mut NumberMap) -> Option<Hold> {
-    line.state.take_lingering(Terms::default(), line.now)
+    line.state.acquire_lingering(Terms::default(), line.now)
 }
 
 #[test]
@@ -407,7 +407,7 @@ fn nothing_lingers_where_it_could_be_in_the_way() {
         let hold = line.talk(1, in_use, elsewhere).granted.remove(0).1;
         line.pass(age);
         line.drop(hold);
-        line.state.has_lingering()
+        line.state.stats().lingering > 0
     };
     let none = Duration::ZERO;
     assert!(lingers(4, false, ALL, 2, 0, none));
@@ -445,7 +445,7 @@ fn it_goes_back_at_once_when_somebody_waits_and_at_a_shutdown() {
         effects.lost.is_empty(),
         "a permit without a guard is not lost"
     );
-    assert!(!line.state.has_lingering());
+    assert!(!line.state.stats().lingering > 0);
 }
 
 #[test]
@@ -471,13 +471,13 @@ fn reservations_and_long_holds_count_anew_for_the_next_one() {
         reserve: Some(reserve * MILLI),
         max_hold: Some(most * MILLI),
     };
-    let hold = line.state.take_lingering(terms(50, 100), line.now);
+    let hold = line.state.acquire_lingering(terms(50, 100), line.now);
     let hold = hold.expect("it lingers");
     assert!(line.state.permits.claim(hold, line.now));
     line.pass(5 * MILLI);
     line.drop(hold);
     line.pass(4 * MILLI);
-    let hold = line.state.take_lingering(terms(50, 100), line.now);
+    let hold = line.state.acquire_lingering(terms(50, 100), line.now);
     let hold = hold.expect("it lingers");
     line.pass(49 * MILLI);
     assert!(next_step(&mut line.state, line.now, true).1.lost.is_empty());
@@ -639,7 +639,7 @@ fn what_comes_free_after_a_shutdown_has_begun_does_not_linger() {
     let hold = line.first();
     line.state.stop_lingering();
     line.drop(hold);
-    assert!(!line.state.has_lingering());
+    assert!(!line.state.stats().lingering > 0);
     assert_eq!(line.releases(), [hold.ticket]);
 }
 
@@ -649,6 +649,9 @@ fn what_was_seen_by_another_limit_lets_nothing_linger() {
     let hold = line.first();
     line.state.set_limit(1);
     line.drop(hold);
-    assert!(!line.state.has_lingering(), "half the limit is not free");
+    assert!(
+        !line.state.stats().lingering > 0,
+        "half the limit is not free"
+    );
     assert_eq!(line.releases(), [hold.ticket]);
 }

@@ -2,8 +2,11 @@
 
 mod driver;
 mod handoff;
+mod outage;
+mod schedule;
 mod scheduling;
 mod simulation;
+mod waiters;
 
 use super::state::{Effects, HasTerms, Plan, State, Tickets};
 use tokio::time::Instant;

@@ -4,7 +4,7 @@
 
 use crate::backend::memory::room::Room;
 use crate::backend::{Call, Events, Reply};
-use crate::client::driver::{Position, Schedule};
+use crate::client::schedule::{Position, Schedule};
 use crate::client::state::{Effects, HasTerms, Hold, Plan, Shortcuts, State, Terms, Tickets};
 use crate::name::{Node, Queue};
 use rand::rngs::SmallRng;
@@ -152,14 +152,14 @@ impl World {
     /// As the driver does.
     fn drive(&mut self) {
         let now = self.instant();
-        while let Some((key, n)) = self.schedule.take_due(now) {
-            self.names[n].position.timer_is_over(key);
+        while let Some((key, n)) = self.schedule.pop_due(now) {
+            self.names[n].position.on_timer(key);
             let effects = self.names[n].state.tick(now);
             self.follow_up(n);
             self.deliver(n, effects);
         }
         while self.batches.len() < IN_FLIGHT {
-            let ready = || self.schedule.take_ready(true);
+            let ready = || self.schedule.pop_ready(true);
             let ready: Vec<_> = std::iter::from_fn(ready).take(CALLS).collect();
             if ready.is_empty() {
                 return;
@@ -169,7 +169,7 @@ impl World {
                 if !renewal {
                     self.count_turn(n);
                 }
-                self.names[n].position.is_taken(renewal);
+                self.names[n].position.on_turn(renewal);
                 if self.names[n].in_flight.is_none() {
                     let (tickets, effects) = self.names[n].state.next_call(now, renewal);
                     if let Some(tickets) = tickets {

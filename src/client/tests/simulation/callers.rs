@@ -29,8 +29,8 @@ impl World {
         if !peer.alive || peer.paused {
             return;
         }
-        if peer.outages.outage_at(now).is_some() {
-            peer.state.probe();
+        if peer.outages.outage(now).is_some() {
+            peer.state.probe = true;
             return self.pump(n);
         }
         if peer.state.waiters.len() > 15 {
@@ -56,7 +56,7 @@ impl World {
             "{n}: caller {caller} comes, tries: {tries}, {terms:?}"
         );
         let peer = &mut self.nodes[n];
-        if let Some(hold) = peer.state.take_lingering(terms, now) {
+        if let Some(hold) = peer.state.acquire_lingering(terms, now) {
             self.seen.lingered += 1;
             self.check_limit_here(n);
             self.acquire(n, Ends { caller, terms }, hold);
@@ -66,7 +66,7 @@ impl World {
         let ticket = peer.last_number;
         if tries {
             peer.tries.insert(ticket, caller);
-            peer.state.try_join(ticket, Ends { caller, terms });
+            peer.state.join_try(ticket, now, Ends { caller, terms });
         } else {
             peer.line.insert(ticket, caller);
             peer.state.join(ticket, now, Ends { caller, terms });

@@ -172,7 +172,7 @@ impl World {
             let (step, effects) = next_step(&mut peer.state, now, turn);
             if let Step::Wait(until) | Step::Renewal(until) = step {
                 assert!(until > now, "the pump would run in circles");
-                let asks = peer.state.waiters.has_requests();
+                let asks = peer.state.waiters.has_tickets_to_send();
                 assert!(
                     !asks || until <= now + LONGEST_PAUSE,
                     "nobody knows that one waits"
@@ -281,7 +281,7 @@ impl World {
         let outage = peer.outages.failed(flight.sent, now, &down());
         peer.state.on_failure(jitter, Duration::ZERO, now);
         if let Some(error) = outage {
-            let effects = peer.state.refuse_newcomers(&error);
+            let effects = peer.state.refuse_unanswered(&error);
             self.deliver(n, effects);
         }
     }
@@ -323,8 +323,10 @@ impl World {
             peer.tries.retain(|_, caller| *caller != ends.caller);
             self.answer(ends.caller);
         }
-        for (answer, held) in effects.answers {
-            answer.send(held).expect("we listen");
+        for (answer, held) in effects.answered {
+            if let Some(held) = held {
+                answer.send(held).expect("it is received");
+            }
         }
         for (hold, why) in effects.lost {
             note!(self.now, "{n}: {hold:?} is lost: {why:?}");
