@@ -59,9 +59,12 @@ impl Acquire {
     fn poll_result(&mut self, cx: &mut Context<'_>) -> Poll<Result<Permit, Error>> {
         loop {
             if let Poll::Ready(result) = Pin::new(&mut self.receiver).poll(cx) {
-                let result = result.unwrap_or_else(|_| Err(self.timed_out()));
+                let hold = match result {
+                    Ok(result) => result?.receive(),
+                    Err(_) => None,
+                };
                 let permit = |hold| Permit::new(Arc::clone(&self.queue_client), hold);
-                return Poll::Ready(result.map(permit));
+                return Poll::Ready(hold.map(permit).ok_or_else(|| self.timed_out()));
             }
             if self.ends.is_none() && self.queue_client.is_driven_here() {
                 // A driver on this runtime does not stop as long as this task runs.
@@ -128,15 +131,10 @@ impl Future for Acquire {
 
 impl Drop for Acquire {
     fn drop(&mut self) {
-        if self.is_over {
-            return;
-        }
-        self.queue_client.give_up(self.waiter, false);
-        self.span.end("cancelled");
-        // If it was served already, the result is in the channel or on its way. Nothing is sent to a closed channel.
-        self.receiver.close();
-        if let Ok(Ok(hold)) = self.receiver.try_recv() {
-            self.queue_client.drop_guard(hold, None);
+        if !self.is_over {
+            // If it was served already, the permit is in the channel and is released with it.
+            self.queue_client.give_up(self.waiter, false);
+            self.span.end("cancelled");
         }
     }
 }

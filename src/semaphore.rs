@@ -89,9 +89,7 @@ impl Semaphore {
     ///
     /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) for a limit that the backend cannot keep, such as 0.
     pub fn set_limit(&self, limit: u32) -> Result<(), Error> {
-        self.queue_client.check_limit(limit)?;
-        self.queue_client.set_limit(limit);
-        Ok(())
+        self.queue_client.set_limit(limit)
     }
 
     /// Takes a permit; waits in line as long as it takes.

@@ -1,5 +1,5 @@
 //! Whether the backend answers: one judgement for the whole coordinator, with one log line for each change of it. Each
-//! name has a judgement of its own too, since a part of the backend may be down while the others answer.
+//! name has its own judgement too, since a part of the backend may be down while the others answer.
 //!
 //! Only calls that were sent count, not how long a caller waited before its call was sent.
 
@@ -14,7 +14,7 @@ use tokio::time::Instant;
 const LEAST_MEMORY: Duration = Duration::from_millis(250);
 
 /// Watches whether calls are answered.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct OutageDetector {
     pub(crate) outage_after: Duration,
     /// Whether there may be failures: mostly this is all that is read.
@@ -40,18 +40,13 @@ impl OutageDetector {
     pub(crate) fn new(outage_after: Duration) -> Self {
         Self {
             outage_after,
-            any: AtomicBool::new(false),
-            failures: Mutex::new(None),
+            ..Self::default()
         }
-    }
-
-    fn any(&self) -> bool {
-        self.any.load(Ordering::Relaxed)
     }
 
     /// A call was answered.
     pub(crate) fn answered(&self, now: Instant) {
-        if !self.any() {
+        if !self.any.load(Ordering::Relaxed) {
             return;
         }
         let mut guard = lock(&self.failures);
@@ -84,30 +79,29 @@ impl OutageDetector {
     /// The call that was sent at `sent` is still in flight when an outage [begins](Self::outage_begins). New callers get the
     /// error of the failed calls before it, since this one has no error yet.
     pub(crate) fn overdue(&self, sent: Instant, now: Instant) -> Option<Error> {
-        let error = lock(&self.failures).as_ref()?.error.clone();
+        let error = self.read(|failures| Some(failures.error.clone()))?;
         self.failed(sent, now, &error)
     }
 
     /// When new callers are refused if a call that is sent at `sent` is not answered before. `None` if there is no sign of
     /// an outage.
     pub(crate) fn outage_begins(&self, sent: Instant) -> Option<Instant> {
-        if !self.any() {
-            return None;
-        }
-        let failures = lock(&self.failures);
-        let failures = failures.as_ref()?;
-        let fresh = sent <= failures.last + self.outage_after;
-        fresh.then(|| failures.since + self.outage_after)
+        self.read(|failures| {
+            let fresh = sent <= failures.last + self.outage_after;
+            fresh.then(|| failures.since + self.outage_after)
+        })
     }
 
     /// Returns the error for a new caller if the backend does not answer and was called recently.
     pub(crate) fn outage(&self, now: Instant) -> Option<Error> {
-        if !self.any() {
+        self.read(|failures| failures.outage(now, self.outage_after))
+    }
+
+    fn read<T>(&self, read: impl FnOnce(&Failures) -> Option<T>) -> Option<T> {
+        if !self.any.load(Ordering::Relaxed) {
             return None;
         }
-        lock(&self.failures)
-            .as_ref()?
-            .outage(now, self.outage_after)
+        read(lock(&self.failures).as_ref()?)
     }
 }
 

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 use tokio::sync::Notify;
 
-/// The shortest pause of a name whose calls fail, for each such name: together they retry at this rate at most, and each
+/// The shortest pause of a name with failing calls, for each such name: together they retry at this rate at most, and each
 /// once a second.
 const RETRY_EVERY: Duration = Duration::from_micros(100);
 const LONGEST_RETRY: Duration = Duration::from_secs(1);
@@ -32,12 +32,12 @@ pub(crate) struct Client {
     numbers: AtomicU64,
     pub(super) outages: OutageDetector,
     pub(super) closing: AtomicBool,
-    /// The number of names whose last call failed.
+    /// The number of names that count as failing: their last call failed.
     pub(super) failing: AtomicU32,
     pub(super) work: Work,
     /// Notifies that a name has become quiet, or a release was acknowledged.
     pub(super) progress: Notify,
-    by_queue: Mutex<HashMap<Queue, Weak<QueueClient>>>,
+    pub(super) by_queue: Mutex<HashMap<Queue, Weak<QueueClient>>>,
 }
 
 /// The settings of a coordinator.
@@ -60,13 +60,7 @@ impl Client {
         settings: Settings,
         open: impl FnOnce(Node, Events) -> Arc<dyn Session>,
     ) -> Arc<Self> {
-        let Settings {
-            lease,
-            outage_after,
-            strict_fifo,
-            linger,
-            placement,
-        } = settings;
+        let lease = settings.lease;
         let node = Node::of_this_process();
         Arc::new_cyclic(|client: &Weak<Self>| {
             let client = client.clone();
@@ -77,22 +71,25 @@ impl Client {
             });
             let session = open(node.clone(), events);
             let shortcuts = Shortcuts {
-                hand_off: !strict_fifo,
-                linger: if strict_fifo { Duration::ZERO } else { linger },
+                hand_off: !settings.strict_fifo,
+                linger: match settings.strict_fifo {
+                    true => Duration::ZERO,
+                    false => settings.linger,
+                },
                 sees_others: session.capabilities().fifo,
             };
             // Two attempts, the second over a new connection, end well before an outage is declared.
-            let call_timeout = call_time(lease).min(outage_after / 5 * 2);
+            let call_timeout = call_time(lease).min(settings.outage_after / 5 * 2);
             Self {
                 node,
                 lease,
                 shortcuts,
                 call_timeout,
                 numbers: AtomicU64::new(1),
-                outages: OutageDetector::new(outage_after),
+                outages: OutageDetector::new(settings.outage_after),
                 closing: AtomicBool::new(false),
                 failing: AtomicU32::new(0),
-                work: Work::new(session.batching(), placement, call_timeout),
+                work: Work::new(session.batching(), settings.placement, call_timeout),
                 session,
                 progress: Notify::new(),
                 by_queue: Mutex::new(HashMap::new()),
@@ -121,7 +118,9 @@ impl Client {
             .at_driver(async move { session.inspect(of).await })
             .await?;
         let name = lock(&self.by_queue).get(&queue).and_then(Weak::upgrade);
-        let lingering = name.map_or_else(Vec::new, |name| name.lingering());
+        let lingering = name.map(|name| name.read(|state| state.permits.all_lingering()));
+        let lingering = lingering.into_iter().flatten();
+        let lingering: Vec<_> = lingering.map(|ticket| self.node.ticket(ticket)).collect();
         for holder in &mut seen.holders {
             holder.lingering = lingering.contains(&holder.ticket);
         }
@@ -167,7 +166,7 @@ impl Client {
     /// Returns the client of a name; `limit` is this process's limit from now on.
     pub(crate) fn queue_client(self: &Arc<Self>, queue: Queue, limit: u32) -> Arc<QueueClient> {
         let name = self.get_or_insert(queue, limit);
-        name.set_limit(limit);
+        name.update(|state, _| state.set_limit(limit));
         name
     }
 
@@ -190,12 +189,6 @@ impl Client {
         }
     }
 
-    /// For tests: how many names this process knows.
-    #[cfg(test)]
-    pub(crate) fn names(&self) -> usize {
-        lock(&self.by_queue).len()
-    }
-
     pub(super) fn all(&self) -> Vec<Arc<QueueClient>> {
         let by_queue = lock(&self.by_queue);
         by_queue.values().filter_map(Weak::upgrade).collect()
@@ -205,7 +198,7 @@ impl Client {
         self.numbers.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Returns the shortest pause of a name whose calls fail.
+    /// Returns the shortest pause of a name with failing calls.
     pub(super) fn least_pause(&self) -> Duration {
         let failing = self.failing.load(Ordering::Relaxed);
         RETRY_EVERY.saturating_mul(failing).min(LONGEST_RETRY)

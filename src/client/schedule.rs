@@ -28,7 +28,7 @@ pub(crate) struct Position {
     timer: Option<TimerKey>,
 }
 
-/// Groups of names take turns, so that many names of one group do not delay a name of another.
+/// Groups of names alternate, so that many names of one group do not delay a name of another.
 #[derive(Debug)]
 struct FairQueue<T> {
     groups: FxHashMap<u64, VecDeque<T>>,
@@ -105,7 +105,7 @@ impl<T: Clone> Schedule<T> {
         }
     }
 
-    /// Removes the first name whose timer has fired. [`Position::on_timer`] has to follow.
+    /// Removes the first name with a timer that has fired. [`Position::on_timer`] has to follow.
     pub(crate) fn pop_due(&mut self, now: Instant) -> Option<(TimerKey, T)> {
         let first = self.timers.first_entry()?;
         (first.key().0 <= now).then(|| first.remove_entry())

@@ -2,6 +2,7 @@
 
 use super::queue_client::{QueueClient, shutting_down};
 use super::registry::Client;
+use super::state::State;
 use crate::clock::now;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,12 +14,17 @@ const CHECK: Duration = Duration::from_millis(250);
 impl Client {
     /// Releases what lingers. Resolves when every release so far is acknowledged.
     pub(crate) async fn flush(self: &Arc<Self>) {
-        let mut releasing: Vec<_> = (self.all().into_iter())
-            .map(|name| (name.flush(), name))
-            .collect();
+        let release = |name: Arc<QueueClient>| {
+            let tickets: Vec<u64> = name.update(|state, _| {
+                state.permits.end_all_lingering();
+                state.permits.releases.tickets().collect()
+            });
+            (tickets, name)
+        };
+        let mut releasing: Vec<_> = self.all().into_iter().map(release).collect();
         self.until(|| {
             releasing.retain_mut(|(tickets, name)| {
-                tickets.retain(|ticket| name.is_releasing(*ticket));
+                name.read(|state| tickets.retain(|t| state.permits.releases.contains(*t)));
                 !tickets.is_empty()
             });
             releasing.is_empty()
@@ -47,7 +53,7 @@ impl Client {
     /// Returns the names with a permit, a waiter or a release.
     fn busy(&self) -> Vec<Arc<QueueClient>> {
         let mut names = self.all();
-        names.retain(|name| !name.is_quiet());
+        names.retain(|name| !name.read(State::is_quiet));
         names
     }
 
@@ -58,7 +64,7 @@ impl Client {
             tokio::pin!(progress);
             progress.as_mut().enable();
             // Without the runtime that the driver is bound to, nothing is acknowledged any more.
-            if holds() || self.work.pinned.check().is_err() {
+            if holds() || self.work.pinned.runtime().is_err() {
                 return;
             }
             self.ensure_driver();

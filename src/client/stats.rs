@@ -18,7 +18,7 @@ pub struct Stats {
     pub granted: u64,
     /// Requests refused because no permit was free and the caller does not wait.
     pub limit_reached: u64,
-    /// Requests whose wait timed out.
+    /// Requests that timed out while they waited.
     pub timed_out: u64,
     /// Requests refused because too many callers were waiting.
     pub too_many_waiting: u64,

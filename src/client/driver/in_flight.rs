@@ -57,10 +57,6 @@ impl<T> InFlight<T> {
         }
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.batches.is_empty()
-    }
-
     pub(super) fn batches(&self) -> usize {
         self.batches.len()
     }
@@ -102,7 +98,7 @@ impl<T> InFlight<T> {
         self.batches.remove(&id).map(|batch| batch.names)
     }
 
-    /// Removes everything that is in flight: another driver takes over.
+    /// Removes everything that is in flight: another driver has replaced the one that sent it.
     pub(super) fn remove_all(&mut self) -> Vec<Names<T>> {
         let batches = std::mem::take(&mut self.batches).into_values();
         batches.map(|batch| batch.names).collect()

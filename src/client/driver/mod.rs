@@ -103,7 +103,8 @@ impl Work {
 
 impl Drop for Work {
     fn drop(&mut self) {
-        self.shared().slot.close();
+        // A driver that sleeps has to notice.
+        self.shared().slot.wake.notify_one();
     }
 }
 
@@ -111,7 +112,7 @@ impl Drop for Work {
 
 impl Shared {
     fn is_idle(&self) -> bool {
-        self.schedule.is_empty() && self.in_flight.is_empty()
+        self.schedule.is_empty() && self.in_flight.batches() == 0
     }
 
     /// How many calls the next batch may have. Two batches of about the same size in flight keep both sides busy: the server
@@ -167,7 +168,7 @@ impl Client {
         }
     }
 
-    /// Replaces a driver that is gone or stuck. On a thread without a runtime, it starts on that of the latest caller.
+    /// Replaces a driver that has ended or is stuck. On a thread without a runtime, it starts on that of the latest caller.
     fn replace_driver(self: &Arc<Self>, shared: &mut Shared, now: Instant) -> Start {
         let pinned = self.work.pinned.is_pinned();
         let here = Handle::try_current().ok().filter(|_| !pinned);
@@ -175,10 +176,10 @@ impl Client {
         if shared.slot.is_served(now, here_id, pinned) {
             return Start(None);
         }
-        let gone = shared.slot.runtime().is_none();
+        let ended = shared.slot.runtime().is_none();
         let runtime = match self.work.pinned.runtime() {
             Ok(Some(runtime)) => Some(runtime),
-            Ok(None) => here.or_else(|| shared.slot.last_runtime().filter(|_| gone)),
+            Ok(None) => here.or_else(|| shared.slot.last_runtime().filter(|_| ended)),
             Err(_) => None,
         };
         self.start_driver(shared, runtime, now)

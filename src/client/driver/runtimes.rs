@@ -21,12 +21,12 @@ pub(crate) enum Placement {
     #[default]
     Callers,
     Runtime(Handle),
-    /// A thread with a runtime of its own, started at first use.
+    /// A thread with its own runtime, started at first use.
     DedicatedThread,
 }
 
 /// The runtime that the driver is bound to, if any.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(in crate::client) struct Pinned {
     placement: Placement,
     thread: Mutex<Option<DedicatedThread>>,
@@ -51,7 +51,7 @@ pub(super) struct DriverSlot {
     /// It waits to be woken.
     asleep: bool,
     /// Wakes this driver only: one that was replaced and still sleeps must not consume a wakeup of its successor.
-    wake: Arc<Notify>,
+    pub(super) wake: Arc<Notify>,
     runtime: Option<Id>,
     /// The runtimes of the latest callers, the latest one last: when the driver's own ends, it moves to one of them.
     runtimes: Vec<Handle>,
@@ -63,8 +63,7 @@ impl Pinned {
     pub(super) fn new(placement: Placement) -> Self {
         Self {
             placement,
-            thread: Mutex::default(),
-            ended: AtomicBool::new(false),
+            ..Self::default()
         }
     }
 
@@ -81,16 +80,8 @@ impl Pinned {
         )
     }
 
-    /// Returns an error if the driver is bound to a runtime that has ended or cannot be started.
-    #[inline]
-    pub(in crate::client) fn check(&self) -> Result<(), Error> {
-        match self.is_pinned() {
-            true => self.runtime().map(drop),
-            false => Ok(()),
-        }
-    }
-
-    /// Returns the runtime to run on, or `None` for that of any caller.
+    /// Returns the runtime to run on, or `None` for that of any caller. An error if the driver is bound to a runtime that has
+    /// ended or cannot be started.
     pub(in crate::client) fn runtime(&self) -> Result<Option<Handle>, Error> {
         if self.ended.load(Ordering::Relaxed) {
             return Err(self.end());
@@ -168,11 +159,6 @@ impl DriverSlot {
         self.wake = Arc::default();
         self.runtime = Some(runtime);
         (self.current, Arc::clone(&self.wake))
-    }
-
-    /// The coordinator was dropped: a driver that sleeps has to notice.
-    pub(super) fn close(&self) {
-        self.wake.notify_one();
     }
 
     /// The driver acts until `due`, and then waits to be woken or for that time.

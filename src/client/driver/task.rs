@@ -34,6 +34,8 @@ pub(super) struct Driver {
     wake: Arc<Notify>,
     number: u64,
     runtime: Id,
+    /// It was polled: its runtime had not ended when it was spawned.
+    is_polled: bool,
     /// It has waited for work once: its runtime has what it needs.
     has_waited: bool,
 }
@@ -66,12 +68,14 @@ impl Driver {
             wake,
             number,
             runtime,
+            is_polled: false,
             has_waited: false,
         }
     }
 
     pub(super) async fn run(mut self) {
-        self.take_over();
+        self.is_polled = true;
+        self.resend_in_flight();
         let mut batches = FuturesUnordered::new();
         let mut timer = pin!(tokio::time::sleep(LONGEST_SLEEP));
         let mut armed = None;
@@ -109,8 +113,8 @@ impl Driver {
         self.watch().await;
     }
 
-    /// What another driver had in flight is sent again: its runtime is not driven.
-    fn take_over(&self) {
+    /// Sends again what the replaced driver had in flight: its runtime is not driven.
+    fn resend_in_flight(&self) {
         let Some(client) = self.client.upgrade() else {
             return;
         };
@@ -158,7 +162,8 @@ impl Drop for Driver {
         if shared.slot.current != self.number {
             return;
         }
-        let panicked = std::thread::panicking();
+        // Before its first poll it is dropped with its runtime, perhaps by a panic of the application that unwinds.
+        let panicked = std::thread::panicking() && self.is_polled;
         if panicked && self.has_waited {
             // A panic ends the task and not its runtime.
             let start = client.start_driver(&mut shared, Handle::try_current().ok(), now());
@@ -251,7 +256,9 @@ impl Client {
         let mut names = Vec::with_capacity(ready.len());
         let mut room = self.work.batching.tickets;
         for (name, renewal) in ready {
-            if let Some((call, tickets)) = name.next_call(renewal, room > 0, now) {
+            if let Some(call) = name.next_call(renewal, room > 0, now) {
+                let to_acquire = call.acquire.len() + call.try_acquire.len();
+                let tickets = call.release.len() + call.renew.len() + to_acquire;
                 room = room.saturating_sub(tickets);
                 names.push((name, call.number));
                 calls.push(call);

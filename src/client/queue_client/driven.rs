@@ -13,14 +13,14 @@ use tokio::time::Instant;
 const MAX_LISTED: usize = 8;
 
 impl QueueClient {
-    /// Returns the next call about this name and the number of tickets in it, if there is something to send. `renewal`: the
-    /// name was among the renewals. Unless it `fits` in the batch, the name is entered into the schedule again.
+    /// Returns the next call about this name, if there is something to send. `renewal`: the name was among the renewals.
+    /// Unless it `fits` in the batch, the name is entered into the schedule again.
     pub(in crate::client) fn next_call(
         self: &Arc<Self>,
         renewal: bool,
         fits: bool,
         now: Instant,
-    ) -> Option<(Call, usize)> {
+    ) -> Option<Call> {
         let mut guard = self.lock();
         let inner = &mut *guard;
         inner.position.on_turn(renewal);
@@ -30,22 +30,18 @@ impl QueueClient {
         }
         inner.clock.set(now);
         let (tickets, effects) = inner.state.next_call(now, renewal);
-        let call = tickets.map(|tickets| {
-            let size = tickets.len();
-            let call = Call {
-                queue: self.queue.clone(),
-                // Numbered under the lock: a call of a driver that was replaced has the lower number.
-                number: self.client.next_number(),
-                limit: inner.state.limit,
-                lease: self.client.lease,
-                release: tickets.release,
-                renew: tickets.renew,
-                acquire: tickets.acquire,
-                try_acquire: tickets.try_acquire,
-            };
-            (call, size)
+        let call = tickets.map(|tickets| Call {
+            queue: self.queue.clone(),
+            // Numbered under the lock: a call of a driver that was replaced has the lower number.
+            number: self.client.next_number(),
+            limit: inner.state.limit,
+            lease: self.client.lease,
+            release: tickets.release,
+            renew: tickets.renew,
+            acquire: tickets.acquire,
+            try_acquire: tickets.try_acquire,
         });
-        inner.in_flight = call.as_ref().map(|(call, _)| call.number);
+        inner.in_flight = call.as_ref().map(|call| call.number);
         self.follow_up(guard, now);
         self.deliver(effects);
         call
@@ -155,7 +151,7 @@ impl QueueClient {
         }
     }
 
-    /// Logs the nodes whose permits a waiter waits for.
+    /// Logs the nodes that hold the permits a waiter waits for.
     fn log_holders(self: &Arc<Self>, waited: Duration) {
         if !tracing::enabled!(tracing::Level::INFO) {
             return;

@@ -6,7 +6,7 @@ use super::outage::Failures;
 use super::panics::{caught, lock};
 use super::registry::Client;
 use super::schedule::Position;
-use super::state::{Effects, HasTerms, Hold, Plan, State, Terms};
+use super::state::{Effects, Hold, Plan, State, Terms};
 use super::stats::Stats;
 use crate::backend::Inspection;
 use crate::clock::{self, now};
@@ -35,7 +35,7 @@ pub(crate) struct QueueClient {
 struct Inner {
     state: State<Caller>,
     position: Position,
-    /// The number of the call in flight: everything that is due meanwhile goes into the next one.
+    /// The number of the call in flight: everything that is due meanwhile is sent in the next one.
     in_flight: Option<u64>,
     clock: clock::Coarse,
     /// The last call failed.
@@ -60,13 +60,15 @@ pub(crate) struct Wait {
 }
 
 /// The caller's end of a wait.
-pub(super) struct Caller {
-    answer: oneshot::Sender<Result<Hold, Error>>,
-    terms: Terms,
-}
+type Caller = oneshot::Sender<Result<Granted, Error>>;
+pub(crate) type Receiver = oneshot::Receiver<Result<Granted, Error>>;
 
-/// Receives the result of a wait. A hold that arrives after the caller has given up has to be dropped by it.
-pub(crate) type Receiver = oneshot::Receiver<Result<Hold, Error>>;
+/// A granted permit on its way to the caller. Dropping it releases the permit.
+#[derive(Debug)]
+pub(crate) struct Granted {
+    queue_client: Arc<QueueClient>,
+    hold: Option<Hold>,
+}
 
 // === impl QueueClient ===
 
@@ -99,19 +101,17 @@ impl QueueClient {
     }
 
     pub(crate) fn limit(&self) -> u32 {
-        self.lock().state.limit
+        self.read(|state| state.limit)
     }
 
-    pub(crate) fn check_limit(&self, limit: u32) -> Result<(), Error> {
-        self.client.check_limit(limit)
-    }
-
-    pub(crate) fn set_limit(self: &Arc<Self>, limit: u32) {
+    pub(crate) fn set_limit(self: &Arc<Self>, limit: u32) -> Result<(), Error> {
+        self.client.check_limit(limit)?;
         self.update(|state, _| state.set_limit(limit));
+        Ok(())
     }
 
     pub(crate) fn stats(&self) -> Stats {
-        self.lock().state.stats()
+        self.read(State::stats)
     }
 
     pub(crate) async fn inspect(&self) -> Result<Inspection, Error> {
@@ -156,21 +156,20 @@ impl QueueClient {
 
     /// Adds a caller. Returns its number as a waiter and the receiver of the result, which may be there already.
     pub(crate) fn join(self: &Arc<Self>, wait: &Wait) -> (u64, Receiver) {
-        let (answer, receiver) = oneshot::channel();
+        let (caller, receiver) = oneshot::channel();
         let terms = Terms {
             reserve: wait.reserve,
             max_hold: wait.max_hold,
         };
-        let caller = Caller { answer, terms };
         let ticket = self.client.next_number();
         let mut guard = self.lock();
         let inner = &mut *guard;
         let now = self.time(inner);
         match self.admit(inner, wait, terms, now).transpose() {
-            None if wait.queue => inner.state.join(ticket, now, caller),
-            None => inner.state.join_try(ticket, now, caller),
+            None if wait.queue => inner.state.join(ticket, now, terms, caller),
+            None => inner.state.join_try(ticket, now, terms, caller),
             // It wakes no task, since the receiver is not polled yet.
-            Some(result) => drop(caller.answer.send(result)),
+            Some(result) => drop(caller.send(result.map(|hold| self.granted(hold)))),
         }
         self.follow_up(guard, now);
         (ticket, receiver)
@@ -192,7 +191,7 @@ impl QueueClient {
             Error::new(ErrorKind::NoRuntime, message)
         })?;
         self.client.work.remember(&runtime);
-        self.client.work.pinned.check()?;
+        self.client.work.pinned.runtime()?;
         // Under the lock, as `close` is: no caller joins after it.
         if self.client.closing.load(Ordering::Relaxed) {
             state.stats.failed += 1;
@@ -243,7 +242,7 @@ impl QueueClient {
         self.client.work.is_here()
     }
 
-    /// Replaces a driver that is gone or stuck.
+    /// Replaces a driver that has ended or is stuck.
     pub(crate) fn ensure_driver(&self) {
         self.client.ensure_driver();
     }
@@ -251,7 +250,7 @@ impl QueueClient {
     // --- holding ---
 
     pub(crate) fn is_valid(&self, hold: Hold) -> bool {
-        self.lock().state.permits.is_valid(hold, now())
+        self.read(|state| state.permits.is_valid(hold, now()))
     }
 
     /// Returns how the permit was lost, if it was.
@@ -270,12 +269,12 @@ impl QueueClient {
 
     /// When the permit of a mutex is lost unless it is confirmed before. `None` for other permits.
     pub(crate) fn expiry(&self, hold: Hold) -> Option<Instant> {
-        self.lock().state.permits.expiry(hold)
+        self.read(|state| state.permits.expiry(hold))
     }
 
     /// Returns the fencing token of a permit that is held.
     pub(crate) fn token(&self, hold: Hold) -> Option<u64> {
-        self.lock().state.permits.token(hold)
+        self.read(|state| state.permits.token(hold))
     }
 
     /// Resolves when a permit of this name is lost.
@@ -320,7 +319,7 @@ impl QueueClient {
         self.release(guard, hold, now, answer);
     }
 
-    /// Drops a guard whose permit does not linger.
+    /// Drops a guard if its permit does not linger.
     fn release(
         self: &Arc<Self>,
         mut inner: MutexGuard<'_, Inner>,
@@ -333,28 +332,7 @@ impl QueueClient {
         self.deliver(effects);
     }
 
-    // --- inspection, flush and shutdown ---
-
-    pub(super) fn lingering(&self) -> Vec<String> {
-        let lingering = self.lock().state.permits.all_lingering();
-        lingering.into_iter().map(|t| self.ticket(t)).collect()
-    }
-
-    /// Releases what lingers. Returns all tickets whose release is not acknowledged.
-    pub(super) fn flush(self: &Arc<Self>) -> Vec<u64> {
-        self.update(|state, _| {
-            state.permits.end_all_lingering();
-            state.permits.releases.tickets().collect()
-        })
-    }
-
-    pub(super) fn is_releasing(&self, ticket: u64) -> bool {
-        self.lock().state.permits.releases.contains(ticket)
-    }
-
-    pub(super) fn is_quiet(&self) -> bool {
-        self.lock().state.is_quiet()
-    }
+    // --- shutdown ---
 
     /// Whether the last call failed.
     pub(super) fn is_failing(&self) -> bool {
@@ -382,6 +360,10 @@ impl QueueClient {
             Kind::Mutex => now(),
             Kind::Limit => inner.clock.now(),
         }
+    }
+
+    pub(super) fn read<T>(&self, read: impl FnOnce(&State<Caller>) -> T) -> T {
+        read(&self.lock().state)
     }
 
     /// Changes the state, and enters the name into the driver's schedule. A result that wakes a task is dropped by the
@@ -443,7 +425,14 @@ impl QueueClient {
         }
     }
 
-    /// Passes the effects of an event to callers. Not under the lock: a permit is released here if its caller is gone.
+    fn granted(self: &Arc<Self>, hold: Hold) -> Granted {
+        Granted {
+            queue_client: Arc::clone(self),
+            hold: Some(hold),
+        }
+    }
+
+    /// Passes the effects of an event to callers. Not under the lock: a permit is released here if its caller was dropped.
     fn deliver(self: &Arc<Self>, effects: Effects<Caller>) {
         for (hold, why) in &effects.lost {
             let (name, ticket) = (&self.queue, self.ticket(hold.ticket));
@@ -463,14 +452,11 @@ impl QueueClient {
             caught(|| lost.notify_waiters());
         }
         for (caller, hold) in effects.next.into_iter().chain(effects.granted) {
-            caught(|| {
-                if caller.answer.send(Ok(hold)).is_err() {
-                    self.drop_guard(hold, None);
-                }
-            });
+            let granted = self.granted(hold);
+            caught(|| drop(caller.send(Ok(granted))));
         }
         for (caller, error) in effects.refused {
-            caught(|| drop(caller.answer.send(Err(error))));
+            caught(|| drop(caller.send(Err(error))));
         }
         for (answer, held) in effects.answered {
             caught(|| match held {
@@ -497,11 +483,20 @@ impl fmt::Debug for QueueClient {
     }
 }
 
-// === impl Caller ===
+// === impl Granted ===
 
-impl HasTerms for Caller {
-    fn terms(&self) -> Terms {
-        self.terms
+impl Granted {
+    /// Returns the hold to its caller, which drops the guard from now on.
+    pub(crate) fn receive(mut self) -> Option<Hold> {
+        self.hold.take()
+    }
+}
+
+impl Drop for Granted {
+    fn drop(&mut self) {
+        if let Some(hold) = self.hold.take() {
+            self.queue_client.drop_guard(hold, None);
+        }
     }
 }
 

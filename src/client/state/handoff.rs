@@ -45,14 +45,6 @@ pub(crate) struct Handoff {
     pub(super) lingers_until: Option<Instant>,
 }
 
-/// The name in this process.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Here {
-    pub(crate) limit: u32,
-    /// Permits in use here.
-    pub(crate) in_use: usize,
-}
-
 // === impl Handoff ===
 
 impl Handoff {
@@ -71,12 +63,9 @@ impl Handoff {
     /// Notes what a reply shows of other nodes. `ours`: queued tickets of this node.
     pub(crate) fn observe(&mut self, outcome: &Outcome, ours: usize, limit: u32, now: Instant) {
         let (sees, others) = (self.shortcuts.sees_others, outcome.queued > ours as u64);
-        let (alone, full) = (
-            sees && !others,
-            sees && others && outcome.in_use >= u64::from(limit),
-        );
-        self.alone_until = alone.then(|| now + FRESH);
-        self.full_until = full.then(|| now + FRESH);
+        let full = outcome.in_use >= u64::from(limit);
+        self.alone_until = (sees && !others).then(|| now + FRESH);
+        self.full_until = (sees && others && full).then(|| now + FRESH);
         self.half_free = outcome.queued == 0 && outcome.in_use * 2 <= u64::from(limit);
         self.in_use = Some(outcome.in_use);
     }
@@ -95,23 +84,23 @@ impl Handoff {
 
     /// Whether no more permits are in use than this node's limit allows: else a released permit has to stay free.
     #[inline]
-    fn fits(&self, here: Here) -> bool {
-        let limit = u64::from(here.limit);
-        self.in_use.is_some_and(|in_use| in_use <= limit) && here.in_use as u64 <= limit
+    fn fits(&self, limit: u32, in_use_here: usize) -> bool {
+        let limit = u64::from(limit);
+        self.in_use.is_some_and(|in_use| in_use <= limit) && in_use_here as u64 <= limit
     }
 
     // --- hand-off ---
 
     /// Whether a released permit may pass to a waiter here.
     #[inline]
-    pub(crate) fn is_allowed(&self, here: Here) -> bool {
-        self.shortcuts.hand_off && self.fits(here)
+    pub(crate) fn is_allowed(&self, limit: u32, in_use_here: usize) -> bool {
+        self.shortcuts.hand_off && self.fits(limit, in_use_here)
     }
 
     /// Whether this permit may: it was handed off few times, or no ticket is queued elsewhere.
     #[inline]
     pub(super) fn may_hand_off(&self, permit: &Held, now: Instant) -> bool {
-        let may = permit.handoffs < MAX_HANDOFFS && now < permit.granted_at + MAX_HANDOFF_TIME;
+        let may = permit.hold.handoffs < MAX_HANDOFFS && now < permit.granted_at + MAX_HANDOFF_TIME;
         may || self.is_alone(now)
     }
 
@@ -119,11 +108,16 @@ impl Handoff {
 
     /// Returns until when a permit that is released now may linger, if it may.
     #[inline]
-    pub(crate) fn may_linger(&self, here: Here, now: Instant) -> Option<Instant> {
+    pub(crate) fn may_linger(
+        &self,
+        limit: u32,
+        in_use_here: usize,
+        now: Instant,
+    ) -> Option<Instant> {
         let may = self.half_free
             && !self.shortcuts.linger.is_zero()
             && self.is_alone(now)
-            && self.fits(here);
+            && self.fits(limit, in_use_here);
         may.then(|| now + self.shortcuts.linger)
     }
 
@@ -134,7 +128,7 @@ impl Handoff {
 
     // --- when the tickets of new waiters are sent ---
 
-    /// The first waiter arrives whose ticket is not sent yet.
+    /// The first waiter with an unsent ticket arrives.
     #[inline]
     pub(crate) fn first_unsent(&mut self, now: Instant) {
         let full = self.shortcuts.hand_off && self.full_until.is_some_and(|until| now < until);
@@ -143,21 +137,21 @@ impl Handoff {
 
     /// When the tickets of new waiters are to be sent.
     #[inline]
-    pub(crate) fn send_at(&self, here: Here, now: Instant) -> Instant {
+    pub(crate) fn send_at(&self, limit: u32, in_use_here: usize, now: Instant) -> Instant {
         let ours_until = self
             .alone_until
-            .filter(|_| self.has_every_permit(here, now));
+            .filter(|_| self.has_every_permit(limit, in_use_here, now));
         self.send_at.max(ours_until.unwrap_or(self.send_at))
     }
 
     /// Whether every permit is here and no ticket is queued elsewhere: a hand-off serves a waiter that arrives now. A call
     /// would only show its ticket to other nodes, which is not urgent as long as that is so.
     #[inline]
-    fn has_every_permit(&self, here: Here, now: Instant) -> bool {
+    fn has_every_permit(&self, limit: u32, in_use_here: usize, now: Instant) -> bool {
         self.shortcuts.hand_off
             && self.is_alone(now)
-            && self.fits(here)
-            && here.in_use as u64 >= u64::from(here.limit)
-            && self.in_use == Some(here.in_use as u64)
+            && self.fits(limit, in_use_here)
+            && in_use_here as u64 >= u64::from(limit)
+            && self.in_use == Some(in_use_here as u64)
     }
 }

@@ -18,7 +18,7 @@ pub(crate) use waiters::Waiters;
 use super::stats::Stats;
 use crate::backend::MAX_TICKETS;
 use crate::error::{Error, ErrorKind};
-use handoff::{Handoff, Here};
+use handoff::Handoff;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -91,15 +91,10 @@ pub(crate) struct Effects<C> {
     pub(crate) answered: Vec<Answered>,
 }
 
-/// The caller's end of a wait knows the terms of the permit.
-pub(crate) trait HasTerms {
-    fn terms(&self) -> Terms;
-}
-
 // === impl State ===
 
-impl<C: HasTerms> State<C> {
-    /// `strict`: a permit whose deadline passes without a confirmation is lost at once.
+impl<C> State<C> {
+    /// `strict`: without a confirmation, a permit is lost at its deadline.
     pub(crate) fn new(
         limit: u32,
         lease: Duration,
@@ -148,19 +143,19 @@ impl<C: HasTerms> State<C> {
     // --- callers ---
 
     /// Adds a waiter.
-    pub(crate) fn join(&mut self, ticket: u64, now: Instant, caller: C) {
+    pub(crate) fn join(&mut self, ticket: u64, now: Instant, terms: Terms, caller: C) {
         if self.waiters.is_empty() {
             self.repeat_at = now + self.lease / 3;
         }
         if !self.waiters.has_tickets_to_send() {
             self.handoff.first_unsent(now);
         }
-        self.waiters.join(ticket, now, caller);
+        self.waiters.join(ticket, now, terms, caller);
     }
 
     /// Adds a try, which is never queued.
-    pub(crate) fn join_try(&mut self, ticket: u64, now: Instant, caller: C) {
-        self.tries.join(ticket, now, caller);
+    pub(crate) fn join_try(&mut self, ticket: u64, now: Instant, terms: Terms, caller: C) {
+        self.tries.join(ticket, now, terms, caller);
     }
 
     /// Removes a waiter or a try. `None` if it was served already.
@@ -201,9 +196,9 @@ impl<C: HasTerms> State<C> {
         effects
     }
 
-    /// Passes a permit whose last guard is dropped to the oldest waiter here, if that is allowed.
+    /// Drops the last guard of a permit, and passes it to the oldest waiter here, if that is allowed.
     fn hand_off(&mut self, hold: Hold, now: Instant) -> Option<(C, Hold)> {
-        if self.waiters.is_empty() || !self.handoff.is_allowed(self.here()) {
+        if self.waiters.is_empty() || !self.handoff.is_allowed(self.limit, self.permits.in_use()) {
             return None;
         }
         let permit = self.permits.may_hand_off(hold, now)?;
@@ -211,9 +206,9 @@ impl<C: HasTerms> State<C> {
             return None;
         }
         let removed = self.waiters.remove_oldest()?;
+        let held = (self.permits).hand_off(hold.ticket, now, removed.terms)?;
         let latest = now + LATEST_RELEASE;
         let next = self.permits.releases.add_removed(removed, Some(latest));
-        let held = self.permits.hand_off(hold.ticket, now, next.terms())?;
         self.stats.granted += 1;
         Some((next, held))
     }
@@ -221,20 +216,13 @@ impl<C: HasTerms> State<C> {
     /// Drops a guard if its permit may linger, and returns until when: the short path of a release.
     #[inline]
     pub(crate) fn linger(&mut self, hold: Hold, now: Instant) -> Option<Instant> {
-        let until = self.handoff.may_linger(self.here(), now)?;
+        let in_use = self.permits.in_use();
+        let until = self.handoff.may_linger(self.limit, in_use, now)?;
         if !self.waiters.is_empty() || !self.permits.linger(hold, now, until) {
             return None;
         }
         self.handoff.lingers_until = Some(until);
         Some(until)
-    }
-
-    #[inline]
-    fn here(&self) -> Here {
-        Here {
-            limit: self.limit,
-            in_use: self.permits.in_use(),
-        }
     }
 
     /// Returns a lingering permit for a caller that arrives now.
@@ -286,7 +274,7 @@ impl<C: HasTerms> State<C> {
         effects
     }
 
-    /// Marks the permits as lost whose deadline has passed without a confirmation.
+    /// Marks the permits as lost that were not confirmed before their deadline.
     pub(crate) fn expire(&mut self, now: Instant) -> Effects<C> {
         let mut effects = Effects::default();
         for ticket in self.permits.expired(now) {
@@ -322,7 +310,8 @@ impl<C: HasTerms> State<C> {
             return Plan::At(ending.map_or(retry_at, |at| at.min(retry_at)));
         }
         let unsent = self.waiters.has_tickets_to_send();
-        let send_at = unsent.then(|| self.handoff.send_at(self.here(), now));
+        let send_at =
+            unsent.then(|| (self.handoff).send_at(self.limit, self.permits.in_use(), now));
         if self.is_urgent(now) || send_at.is_some_and(|at| at <= now) {
             return Plan::Urgent;
         }
@@ -408,14 +397,6 @@ impl<C: HasTerms> State<C> {
         self.quiet_until = Some(now + LONG_WAIT_AGAIN);
         let since = self.waiters.oldest_since()?;
         Some(now.saturating_duration_since(since))
-    }
-}
-
-// === impl Tickets ===
-
-impl Tickets {
-    pub(crate) fn len(&self) -> usize {
-        self.release.len() + self.renew.len() + self.acquire.len() + self.try_acquire.len()
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! Pure: time is an argument.
 
+use crate::backend::Grant;
 use crate::clock::later;
 use crate::error::ErrorKind;
 use std::collections::BTreeSet;
@@ -28,13 +29,16 @@ pub(crate) struct Terms {
     pub(crate) max_hold: Option<Duration>,
 }
 
+/// The times at which permits may end, each with its ticket.
+pub(super) type Endings = BTreeSet<(Instant, u64)>;
+
 /// A held ticket.
 #[derive(Debug)]
 pub(super) struct Held {
-    /// The backend's fencing token, for a name whose limit is 1.
+    /// The current holder's.
+    pub(super) hold: Hold,
+    /// The backend's fencing token, for a name with a limit of 1.
     token: u64,
-    /// Hand-offs since the backend granted it.
-    pub(super) handoffs: u64,
     /// When the backend's grant arrived here.
     pub(super) granted_at: Instant,
     /// Two thirds of a lease after the last confirmation: valid until then with time to spare.
@@ -63,10 +67,13 @@ struct Reserved {
 impl Held {
     /// A permit without a guard, confirmed by a call that was sent at `sent`.
     #[inline]
-    pub(super) fn new(token: u64, sent: Instant, now: Instant, lease: Duration) -> Self {
+    pub(super) fn new(grant: Grant, sent: Instant, now: Instant, lease: Duration) -> Self {
         Self {
-            token,
-            handoffs: 0,
+            hold: Hold {
+                ticket: grant.ticket,
+                handoffs: 0,
+            },
+            token: grant.token,
             granted_at: now,
             sure_until: sent + (lease - lease / 3),
             deadline: sent + lease,
@@ -87,7 +94,7 @@ impl Held {
 
     /// Returns the fencing token of the current holder.
     pub(super) fn token(&self) -> u64 {
-        (self.token.saturating_mul(TOKENS_PER_GRANT)).saturating_add(self.handoffs)
+        (self.token.saturating_mul(TOKENS_PER_GRANT)).saturating_add(self.hold.handoffs)
     }
 
     #[inline]
@@ -97,37 +104,22 @@ impl Held {
 
     /// Makes a first guard, on these terms.
     #[inline(always)]
-    pub(super) fn assign(
-        &mut self,
-        ticket: u64,
-        now: Instant,
-        terms: Terms,
-        endings: &mut BTreeSet<(Instant, u64)>,
-    ) {
+    pub(super) fn assign(&mut self, now: Instant, terms: Terms, endings: &mut Endings) {
         self.guards = 1;
         self.reserved = terms.reserve.map(|ttl| Reserved {
             ttl,
             until: later(now, ttl),
         });
         self.ends = terms.max_hold.map(|most| later(now, most));
-        self.arm(ticket, endings);
+        self.arm(endings);
     }
 
     /// Hands it off to the next holder, on these terms.
     #[inline(always)]
-    pub(super) fn hand_off(
-        &mut self,
-        ticket: u64,
-        now: Instant,
-        terms: Terms,
-        endings: &mut BTreeSet<(Instant, u64)>,
-    ) -> Hold {
-        self.handoffs += 1;
-        self.assign(ticket, now, terms, endings);
-        Hold {
-            ticket,
-            handoffs: self.handoffs,
-        }
+    pub(super) fn hand_off(&mut self, now: Instant, terms: Terms, endings: &mut Endings) -> Hold {
+        self.hold.handoffs += 1;
+        self.assign(now, terms, endings);
+        self.hold
     }
 
     /// Ends its reservation.
@@ -154,7 +146,7 @@ impl Held {
     /// Whether it may pass to another holder when its only guard is dropped.
     #[inline]
     pub(super) fn may_hand_off(&self, strict: bool, now: Instant) -> bool {
-        let tokens_left = !strict || self.handoffs + 1 < TOKENS_PER_GRANT;
+        let tokens_left = !strict || self.hold.handoffs + 1 < TOKENS_PER_GRANT;
         self.guards == 1 && self.is_sure(now) && tokens_left
     }
 
@@ -176,23 +168,23 @@ impl Held {
 
     /// Makes sure that `endings` has an entry at its ending or before.
     #[inline]
-    pub(super) fn arm(&mut self, ticket: u64, endings: &mut BTreeSet<(Instant, u64)>) {
+    pub(super) fn arm(&mut self, endings: &mut Endings) {
         if let Some(at) = self.ending()
             && self.armed.is_none_or(|armed| at < armed)
         {
-            self.arm_at(at, ticket, endings);
+            self.arm_at(at, endings);
         }
     }
 
-    fn arm_at(&mut self, at: Instant, ticket: u64, endings: &mut BTreeSet<(Instant, u64)>) {
-        self.disarm(ticket, endings);
-        endings.insert((at, ticket));
+    fn arm_at(&mut self, at: Instant, endings: &mut Endings) {
+        self.disarm(endings);
+        endings.insert((at, self.hold.ticket));
         self.armed = Some(at);
     }
 
-    pub(super) fn disarm(&mut self, ticket: u64, endings: &mut BTreeSet<(Instant, u64)>) {
+    pub(super) fn disarm(&mut self, endings: &mut Endings) {
         if let Some(armed) = self.armed.take() {
-            endings.remove(&(armed, ticket));
+            endings.remove(&(armed, self.hold.ticket));
         }
     }
 }

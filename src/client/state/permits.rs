@@ -2,7 +2,7 @@
 //!
 //! Pure: time is an argument.
 
-use super::permit::{Held, Hold, Terms, earlier};
+use super::permit::{Endings, Held, Hold, Terms, earlier};
 use super::releases::{Answer, Answered, Releases};
 use crate::backend::Grant;
 use crate::error::ErrorKind;
@@ -11,10 +11,10 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// The held permits of one name, and the releases that are not acknowledged.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Permits {
     lease: Duration,
-    /// A permit whose deadline passes without a confirmation is lost at once, and not only in doubt: for a mutex.
+    /// Without a confirmation, a permit is lost at its deadline, and not only in doubt: for a mutex.
     strict: bool,
     /// Mostly few, and each is looked up three times a request: a tree finds them sooner than a hash map. Boxed, since a
     /// node of the tree has room for eleven of them.
@@ -22,7 +22,7 @@ pub(crate) struct Permits {
     /// When each permit is due for renewal: a third of a lease after its last confirmation.
     renewals: BTreeSet<(Instant, u64)>,
     /// When a reservation may lapse or `max_hold` may be over.
-    endings: BTreeSet<(Instant, u64)>,
+    endings: Endings,
     /// Held without a guard: the last released one at the back, each with the time at which it stops lingering.
     lingering: VecDeque<(Instant, u64)>,
     pub(crate) releases: Releases,
@@ -37,12 +37,8 @@ impl Permits {
         Self {
             lease,
             strict,
-            held: BTreeMap::new(),
-            renewals: BTreeSet::new(),
-            endings: BTreeSet::new(),
-            lingering: VecDeque::new(),
             releases: Releases::new(lease),
-            lost: 0,
+            ..Self::default()
         }
     }
 
@@ -86,18 +82,15 @@ impl Permits {
 
     /// Adds a permit that was granted, confirmed by a call that was sent at `sent`.
     pub(crate) fn hold(&mut self, grant: Grant, sent: Instant, now: Instant, terms: Terms) -> Hold {
-        let Grant { ticket, token } = grant;
-        let mut held = Box::new(Held::new(token, sent, now, self.lease));
-        self.renewals.insert((held.renewal(self.lease), ticket));
-        held.assign(ticket, now, terms, &mut self.endings);
-        self.held.insert(ticket, held);
-        Hold {
-            ticket,
-            handoffs: 0,
-        }
+        let mut held = Box::new(Held::new(grant, sent, now, self.lease));
+        let (hold, renewal) = (held.hold, held.renewal(self.lease));
+        self.renewals.insert((renewal, hold.ticket));
+        held.assign(now, terms, &mut self.endings);
+        self.held.insert(hold.ticket, held);
+        hold
     }
 
-    /// Returns the permit whose last guard is dropped, if it may pass to another holder.
+    /// Returns a permit if its last guard is dropped and it may pass to another holder.
     #[inline]
     pub(super) fn may_hand_off(&self, hold: Hold, now: Instant) -> Option<&Held> {
         let held = self.get(hold)?;
@@ -107,12 +100,12 @@ impl Permits {
     /// Hands a permit off to the next holder.
     pub(crate) fn hand_off(&mut self, ticket: u64, now: Instant, terms: Terms) -> Option<Hold> {
         let held = self.held.get_mut(&ticket)?;
-        Some(held.hand_off(ticket, now, terms, &mut self.endings))
+        Some(held.hand_off(now, terms, &mut self.endings))
     }
 
     // --- lingering ---
 
-    /// Keeps a permit whose last guard is dropped for the next caller. `false` if it may not be kept.
+    /// Drops the last guard of a permit, and keeps it for the next caller. `false` if it may not be kept.
     #[inline]
     pub(crate) fn linger(&mut self, hold: Hold, now: Instant, until: Instant) -> bool {
         let strict = self.strict;
@@ -149,7 +142,7 @@ impl Permits {
             self.release(ticket, None);
             return None;
         }
-        Some(held.hand_off(ticket, now, terms, &mut self.endings))
+        Some(held.hand_off(now, terms, &mut self.endings))
     }
 
     /// Releases those that have lingered long enough.
@@ -189,13 +182,13 @@ impl Permits {
     #[inline]
     fn get(&self, hold: Hold) -> Option<&Held> {
         let held = &**self.held.get(&hold.ticket)?;
-        (held.handoffs == hold.handoffs && held.guards > 0).then_some(held)
+        (held.hold == hold && held.guards > 0).then_some(held)
     }
 
     #[inline]
     fn get_mut(&mut self, hold: Hold) -> Option<&mut Held> {
         let held = &mut **self.held.get_mut(&hold.ticket)?;
-        (held.handoffs == hold.handoffs && held.guards > 0).then_some(held)
+        (held.hold == hold && held.guards > 0).then_some(held)
     }
 
     /// Whether it is held and the deadline has not passed.
@@ -204,7 +197,7 @@ impl Permits {
         held.is_some_and(|held| held.lost.is_none() && now < held.deadline)
     }
 
-    /// Returns a permit that is not lost by now. Without `strict`, one whose deadline has passed is in doubt and not lost.
+    /// Returns a permit that is not lost by now. Without `strict`, it is in doubt and not lost after its deadline.
     #[inline]
     fn get_not_lost(&mut self, hold: Hold, now: Instant) -> Option<&mut Held> {
         let strict = self.strict;
@@ -244,14 +237,6 @@ impl Permits {
     #[cfg(test)]
     pub(crate) fn deadline(&self, ticket: u64) -> Option<Instant> {
         self.held.get(&ticket).map(|held| held.deadline)
-    }
-
-    /// Whether a ticket is held and not lost, lingering included.
-    #[cfg(test)]
-    pub(crate) fn counts(&self, ticket: u64) -> bool {
-        self.held
-            .get(&ticket)
-            .is_some_and(|held| held.lost.is_none())
     }
 
     /// Whether a grant confirmed at `sent` has so little of its lease left that it must be confirmed before it is used.
@@ -316,18 +301,15 @@ impl Permits {
         }
         held.lost = Some(why);
         self.lost += 1;
-        let hold = Hold {
-            ticket,
-            handoffs: held.handoffs,
-        };
-        held.disarm(ticket, &mut self.endings);
+        let hold = held.hold;
+        held.disarm(&mut self.endings);
         self.renewals.remove(&(held.renewal(self.lease), ticket));
         // An `acquire` that was executed late may have enqueued it again.
         self.releases.add(ticket, None, None);
         Some(hold)
     }
 
-    /// Returns all permits that are not lost.
+    /// Returns all permits that are not lost, lingering ones included.
     pub(crate) fn valid_tickets(&self) -> Vec<u64> {
         let valid = self.held.iter().filter(|(_, held)| held.lost.is_none());
         valid.map(|(ticket, _)| *ticket).collect()
@@ -374,7 +356,7 @@ impl Permits {
             self.lost -= 1;
             return None;
         }
-        held.disarm(ticket, &mut self.endings);
+        held.disarm(&mut self.endings);
         self.renewals.remove(&(held.renewal(self.lease), ticket));
         Some(held.deadline)
     }
@@ -405,7 +387,7 @@ impl Permits {
             };
             held.armed = None;
             if held.ending().is_none_or(|ending| now < ending) {
-                held.arm(ticket, &mut self.endings);
+                held.arm(&mut self.endings);
             } else if held.has_lapsed(now) {
                 // The guard's hold is void from now on.
                 self.release(ticket, None);

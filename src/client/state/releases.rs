@@ -9,9 +9,9 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-/// The released tickets of one name. Each is resent until it is acknowledged, however long that takes: a call that was
+/// The released tickets of one name. Each is resent until it is acknowledged, however long that is: a call that was
 /// given up may be executed at any later moment, and its tickets are then held for a fresh lease.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Releases {
     lease: Duration,
     all: BTreeMap<u64, Release>,
@@ -49,10 +49,7 @@ impl Releases {
     pub(crate) fn new(lease: Duration) -> Self {
         Self {
             lease,
-            all: BTreeMap::new(),
-            at_once: false,
-            by: None,
-            unanswered_at: None,
+            ..Self::default()
         }
     }
 
@@ -121,7 +118,7 @@ impl Releases {
             .count()
     }
 
-    /// Notes that the backend has queued a ticket whose waiter was removed meanwhile.
+    /// Notes that the backend has queued a ticket after its waiter was removed.
     pub(crate) fn confirm_queued(&mut self, ticket: u64) {
         if let Some(release) = self.all.get_mut(&ticket)
             && let Some(entry) = &mut release.entry
@@ -130,7 +127,7 @@ impl Releases {
         }
     }
 
-    /// Returns the entry of a ticket whose release can be withdrawn.
+    /// Returns the entry of a ticket if its release can be withdrawn.
     pub(crate) fn entry(&self, ticket: u64) -> Option<QueueEntry> {
         let release = self.all.get(&ticket);
         release.filter(|r| r.sent_since.is_none())?.entry
@@ -178,7 +175,7 @@ impl Releases {
         now: Instant,
     ) -> Option<Answered> {
         let release = self.all.remove(&ticket)?;
-        // An earlier call whose reply was lost may have released it: then only this process's clock can decide.
+        // An earlier call may have released it, if its reply was lost: then only this process's clock can decide.
         let valid = release.held_until.is_some_and(|until| now < until);
         let held = held || (release.repeated && valid);
         release.answer.map(|answer| (answer, Some(held)))

@@ -2,7 +2,7 @@
 
 use super::permit::Hold;
 use super::waiters::{QueueEntry, Removed};
-use super::{Effects, HasTerms, State};
+use super::{Effects, State, Terms};
 use crate::backend::{Grant, Outcome, TicketState};
 use crate::error::{Error, ErrorKind};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use tokio::time::Instant;
 const FIRST_RETRY: Duration = Duration::from_millis(20);
 const LAST_RETRY: Duration = Duration::from_millis(125);
 
-impl<C: HasTerms> State<C> {
+impl<C> State<C> {
     /// The call that was sent at `sent` was answered.
     pub(crate) fn on_reply(
         &mut self,
@@ -83,7 +83,7 @@ impl<C: HasTerms> State<C> {
         self.retry_at = Some(now + pause.mul_f64(0.5 + jitter / 2.0));
     }
 
-    /// Refuses the tries, and the waiters whose tickets no answered call has named.
+    /// Refuses the tries, and the waiters with a ticket that no answered call has named.
     pub(crate) fn refuse_unanswered(&mut self, error: &Error) -> Effects<C> {
         let mut removed = self.waiters.remove_unanswered();
         removed.extend(self.tries.remove_all());
@@ -119,7 +119,7 @@ impl<C: HasTerms> State<C> {
         effects
     }
 
-    /// Every ticket of this node is gone: permits are lost, and the tickets of all waiters are sent again.
+    /// The backend has lost every ticket of this node: permits are lost, and the tickets of all waiters are sent again.
     pub(crate) fn lose_all(&mut self) -> Effects<C> {
         let mut effects = Effects::default();
         self.lose_permits(ErrorKind::Lost, &mut effects);
@@ -142,13 +142,13 @@ impl<C: HasTerms> State<C> {
             return self.confirm_or_release(ticket);
         }
         let caller = match self.tries.remove(ticket) {
-            Some(removed) => Some(removed.caller),
+            Some(removed) => Some((removed.caller, removed.terms)),
             None if self.waiters.has_ticket(ticket) => self.waiters.grant(ticket),
             None => self.reassign(ticket),
         };
-        if let Some(caller) = caller {
+        if let Some((caller, terms)) = caller {
             self.stats.granted += 1;
-            let hold = self.permits.hold(grant, sent, now, caller.terms());
+            let hold = self.permits.hold(grant, sent, now, terms);
             effects.granted.push((caller, hold));
         }
     }
@@ -160,12 +160,13 @@ impl<C: HasTerms> State<C> {
         }
     }
 
-    /// A ticket was granted whose waiter was removed: the oldest waiter gets it unless its release was sent already; else
-    /// it is released.
-    fn reassign(&mut self, ticket: u64) -> Option<C> {
+    /// A ticket without a waiter was granted: the oldest waiter gets it unless its release was sent already; else it is
+    /// released.
+    fn reassign(&mut self, ticket: u64) -> Option<(C, Terms)> {
         if !self.waiters.is_empty() && self.permits.releases.withdraw(ticket) {
             let removed = self.waiters.remove_oldest()?;
-            return Some(self.permits.releases.add_removed(removed, None));
+            let terms = removed.terms;
+            return Some((self.permits.releases.add_removed(removed, None), terms));
         }
         self.permits.releases.add_again(ticket);
         None

@@ -2,6 +2,7 @@
 //!
 //! Pure: time is an argument. `C` is the caller's end of the wait, which is opaque here.
 
+use super::permit::Terms;
 use rustc_hash::FxHashMap;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -17,7 +18,7 @@ pub(crate) struct Waiters<C> {
     swapped: FxHashMap<u64, u64>,
     /// No call has named the tickets of waiters from this number on.
     unsent_from: u64,
-    /// Earlier waiters whose ticket has to be sent again.
+    /// Earlier waiters with a ticket that has to be sent again.
     again: BTreeSet<u64>,
     /// How many of the tickets are confirmed to be queued.
     queued: usize,
@@ -29,6 +30,7 @@ struct Waiter<C> {
     since: Instant,
     /// A call that named its ticket was answered.
     answered: bool,
+    terms: Terms,
     caller: C,
 }
 
@@ -57,6 +59,7 @@ pub(crate) struct QueueEntry {
 #[derive(Debug)]
 pub(crate) struct Removed<C> {
     pub(crate) caller: C,
+    pub(crate) terms: Terms,
     pub(crate) ticket: u64,
     /// `None` if the backend cannot know the ticket.
     pub(crate) entry: Option<QueueEntry>,
@@ -123,12 +126,11 @@ impl<C> Waiters<C> {
 
     /// When the oldest waiter arrived.
     pub(crate) fn oldest_since(&self) -> Option<Instant> {
-        let (_, oldest) = self.by_arrival.first_key_value()?;
-        Some(oldest.since)
+        self.by_arrival.first_key_value().map(|(_, w)| w.since)
     }
 
     /// Adds a waiter. `ticket` is new, and also the waiter's number from now on.
-    pub(crate) fn join(&mut self, ticket: u64, since: Instant, caller: C) {
+    pub(crate) fn join(&mut self, ticket: u64, since: Instant, terms: Terms, caller: C) {
         let waiter = Waiter {
             ticket: Ticket {
                 number: ticket,
@@ -136,6 +138,7 @@ impl<C> Waiters<C> {
             },
             since,
             answered: false,
+            terms,
             caller,
         };
         self.by_arrival.insert(ticket, Box::new(waiter));
@@ -143,14 +146,16 @@ impl<C> Waiters<C> {
 
     /// Removes a waiter together with its ticket. `None` if it was removed already.
     pub(crate) fn remove(&mut self, waiter: u64) -> Option<Removed<C>> {
-        let Waiter { ticket, caller, .. } = *self.by_arrival.remove(&waiter)?;
+        let removed = *self.by_arrival.remove(&waiter)?;
+        let ticket = removed.ticket;
         if ticket.number != waiter {
             self.swapped.remove(&ticket.number);
         }
         self.again.remove(&waiter);
         self.queued -= usize::from(ticket.is_queued());
         Some(Removed {
-            caller,
+            caller: removed.caller,
+            terms: removed.terms,
             ticket: ticket.number,
             entry: ticket.entry,
         })
@@ -162,7 +167,7 @@ impl<C> Waiters<C> {
         self.remove(*oldest)
     }
 
-    /// Removes the waiters whose tickets no answered call has named.
+    /// Removes the waiters with a ticket that no answered call has named.
     pub(crate) fn remove_unanswered(&mut self) -> Vec<Removed<C>> {
         let unanswered = self.by_arrival.iter().filter(|(_, w)| !w.answered);
         let unanswered: Vec<u64> = unanswered.map(|(waiter, _)| *waiter).collect();
@@ -176,7 +181,7 @@ impl<C> Waiters<C> {
     }
 
     /// `ticket` was granted: the oldest waiter gets it. The waiter of the granted ticket gets the oldest one's ticket.
-    pub(crate) fn grant(&mut self, ticket: u64) -> Option<C> {
+    pub(crate) fn grant(&mut self, ticket: u64) -> Option<(C, Terms)> {
         let owner = self.owner(ticket)?;
         let (oldest, served) = self.by_arrival.pop_first()?;
         self.swapped.remove(&ticket);
@@ -197,7 +202,7 @@ impl<C> Waiters<C> {
             }
         }
         self.queued -= usize::from(granted.is_queued());
-        Some(served.caller)
+        Some((served.caller, served.terms))
     }
 
     /// The tickets to name in this call, oldest waiter first.

@@ -1,6 +1,6 @@
 //! The waiters of a name: which one gets a grant, and which tickets are released.
 
-use crate::client::state::Waiters;
+use crate::client::state::{Terms, Waiters};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -9,7 +9,7 @@ const LEASE: Duration = Duration::from_secs(10);
 fn waiters(tickets: &[u64]) -> Waiters<u64> {
     let mut waiters = Waiters::default();
     for ticket in tickets {
-        waiters.join(*ticket, Instant::now(), *ticket);
+        waiters.join(*ticket, Instant::now(), Terms::default(), *ticket);
     }
     waiters
 }
@@ -19,7 +19,7 @@ fn a_grant_goes_to_the_oldest_and_the_two_swap_tickets() {
     let mut waiters = waiters(&[1, 2, 3]);
     assert_eq!(waiters.send(8, Instant::now()), [1, 2, 3]);
     assert_eq!(
-        waiters.grant(3),
+        waiters.grant(3).map(|(caller, _)| caller),
         Some(1),
         "ticket 3 was granted, yet the oldest waiter gets it"
     );
