@@ -157,7 +157,7 @@ impl Client {
         if limit > max_limit {
             let why = self.session.max_limit_reason();
             return Err(Error::config(format!(
-                "this backend does not support a limit of {limit}: {max_limit} is the greatest{why}"
+                "this backend cannot keep a limit of {limit}: {max_limit} is the greatest{why}"
             )));
         }
         Ok(())
