@@ -101,6 +101,7 @@
     allow(rustdoc::broken_intra_doc_links)
 )]
 
+mod acquire;
 mod backend;
 mod client;
 mod clock;

@@ -1,7 +1,8 @@
 //! A mutex with fencing tokens that all processes of a fleet share.
 
+use crate::acquire::Acquire;
 use crate::backend::Inspection;
-use crate::client::{Acquire, QueueClient, Wait};
+use crate::client::{QueueClient, Wait};
 use crate::error::{Error, ErrorKind};
 use crate::permit::Permit;
 use crate::semaphore::MAX_WAITING;

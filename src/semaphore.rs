@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::coop;
 
+pub(crate) use crate::acquire::Acquire;
 pub use crate::client::Stats;
-pub(crate) use crate::client::{Acquire, Terms, Wait};
+pub(crate) use crate::client::{Terms, Wait};
 
 /// How many callers of one process may wait for one name, unless set by [`Semaphore::max_waiting`].
 pub(crate) const MAX_WAITING: usize = 1024;
@@ -93,9 +94,7 @@ impl Semaphore {
     ///
     /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) for a limit that the backend does not support, such as 0.
     pub fn set_limit(&self, limit: u32) -> Result<(), Error> {
-        self.queue_client.check_limit(limit)?;
-        self.queue_client.set_limit(limit);
-        Ok(())
+        self.queue_client.set_limit(limit)
     }
 
     /// Acquires a permit. Waits in the queue until one is granted.
@@ -190,7 +189,8 @@ impl Semaphore {
     /// Returns a permit that lingers in this process, if there is one.
     #[inline]
     pub(crate) fn take_lingering(&self, terms: Terms) -> Option<Permit> {
-        self.queue_client.take_lingering(terms)
+        let hold = self.queue_client.acquire_lingering(terms)?;
+        Some(Permit::new(Arc::clone(&self.queue_client), hold))
     }
 
     /// Starts to acquire a permit: the ticket is enqueued now, not at the first poll.

@@ -2,6 +2,7 @@
 
 use super::driver::{Placement, Work};
 use super::outage::OutageDetector;
+use super::panics::lock;
 use super::queue_client::QueueClient;
 use super::state::Shortcuts;
 use crate::backend::{Capabilities, Event, Events, Inspection, Session, call_time};
@@ -10,35 +11,33 @@ use crate::name::{Node, Queue};
 use std::collections::HashMap;
 use std::fmt;
 use std::future::Future;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 use tokio::sync::Notify;
 
-/// The shortest pause of a name whose calls fail, for each such name: together they retry at this rate at most, and each
+/// The shortest pause of a name with failing calls, for each such name: together they retry at this rate at most, and each
 /// once a second.
 const RETRY_EVERY: Duration = Duration::from_micros(100);
 const LONGEST_RETRY: Duration = Duration::from_secs(1);
 
 /// What all names of one coordinator share.
 pub(crate) struct Client {
-    session: Arc<dyn Session>,
-    node: Node,
+    pub(super) session: Arc<dyn Session>,
+    pub(super) node: Node,
     pub(super) lease: Duration,
     pub(super) shortcuts: Shortcuts,
     pub(super) call_timeout: Duration,
-    /// Numbers of calls and tickets. Never the same twice, so a late call is known by its lower number.
+    /// Numbers of calls and tickets. No number is used twice, so a late call is detected by its lower number.
     numbers: AtomicU64,
     pub(super) outages: OutageDetector,
     pub(super) closing: AtomicBool,
-    /// How many names have a failed call.
-    failing: AtomicU32,
+    /// The number of names that count as failing: their last call failed.
+    pub(super) failing: AtomicU32,
     pub(super) work: Work,
-    /// A name has become quiet, or a release was acknowledged.
+    /// Notifies that a name has become quiet, or a release was acknowledged.
     pub(super) progress: Notify,
-    /// How many tasks wait for progress.
-    pub(super) watchers: AtomicUsize,
-    by_queue: Mutex<HashMap<Queue, Weak<QueueClient>>>,
+    pub(super) by_queue: Mutex<HashMap<Queue, Weak<QueueClient>>>,
 }
 
 /// The settings of a coordinator.
@@ -46,7 +45,7 @@ pub(crate) struct Client {
 pub(crate) struct Settings {
     pub(crate) lease: Duration,
     pub(crate) outage_after: Duration,
-    /// Permits are not handed off here: each goes back to the backend.
+    /// Permits are not handed off here: each is released at the backend.
     pub(crate) strict_fifo: bool,
     /// How long a released permit stays here for the next caller.
     pub(crate) linger: Duration,
@@ -61,13 +60,7 @@ impl Client {
         settings: Settings,
         open: impl FnOnce(Node, Events) -> Arc<dyn Session>,
     ) -> Arc<Self> {
-        let Settings {
-            lease,
-            outage_after,
-            strict_fifo,
-            linger,
-            placement,
-        } = settings;
+        let lease = settings.lease;
         let node = Node::of_this_process();
         Arc::new_cyclic(|client: &Weak<Self>| {
             let client = client.clone();
@@ -78,32 +71,30 @@ impl Client {
             });
             let session = open(node.clone(), events);
             let shortcuts = Shortcuts {
-                hand_off: !strict_fifo,
-                linger: if strict_fifo { Duration::ZERO } else { linger },
+                hand_off: !settings.strict_fifo,
+                linger: match settings.strict_fifo {
+                    true => Duration::ZERO,
+                    false => settings.linger,
+                },
                 sees_others: session.capabilities().fifo,
             };
             // Two attempts, the second over a new connection, end well before an outage is declared.
-            let call_timeout = call_time(lease).min(outage_after / 5 * 2);
+            let call_timeout = call_time(lease).min(settings.outage_after / 5 * 2);
             Self {
                 node,
                 lease,
                 shortcuts,
                 call_timeout,
                 numbers: AtomicU64::new(1),
-                outages: OutageDetector::new(outage_after),
+                outages: OutageDetector::new(settings.outage_after),
                 closing: AtomicBool::new(false),
                 failing: AtomicU32::new(0),
-                work: Work::new(session.batching(), placement, call_timeout),
+                work: Work::new(session.batching(), settings.placement, call_timeout),
                 session,
                 progress: Notify::new(),
-                watchers: AtomicUsize::new(0),
                 by_queue: Mutex::new(HashMap::new()),
             }
         })
-    }
-
-    pub(super) fn session(&self) -> &dyn Session {
-        &*self.session
     }
 
     pub(crate) fn capabilities(&self) -> Capabilities {
@@ -127,7 +118,9 @@ impl Client {
             .at_driver(async move { session.inspect(of).await })
             .await?;
         let name = lock(&self.by_queue).get(&queue).and_then(Weak::upgrade);
-        let lingering = name.map_or_else(Vec::new, |name| name.lingering());
+        let lingering = name.map(|name| name.read(|state| state.permits.all_lingering()));
+        let lingering = lingering.into_iter().flatten();
+        let lingering: Vec<_> = lingering.map(|ticket| self.node.ticket(ticket)).collect();
         for holder in &mut seen.holders {
             holder.lingering = lingering.contains(&holder.ticket);
         }
@@ -140,40 +133,40 @@ impl Client {
             .await
     }
 
-    /// Runs a request of an operator where the driver is bound to, if it is: a connection lives on the runtime that made
-    /// it.
+    /// Runs a request of an operator on the runtime that the driver is bound to, if it is: a connection lives on the runtime
+    /// that made it.
     async fn at_driver<T: Send + 'static>(
         &self,
         request: impl Future<Output = Result<T, Error>> + Send + 'static,
     ) -> Result<T, Error> {
-        let Some(runtime) = self.work.pinned()? else {
-            return request.await;
-        };
-        let ended = |_| self.work.pinned_has_ended();
-        runtime.spawn(request).await.map_err(ended)?
+        let pinned = &self.work.pinned;
+        match pinned.runtime()? {
+            Some(runtime) => runtime.spawn(request).await.map_err(|_| pinned.end())?,
+            None => request.await,
+        }
     }
 
-    /// Whether the backend supports this limit.
+    /// Returns an error if the backend does not support this limit.
     pub(crate) fn check_limit(&self, limit: u32) -> Result<(), Error> {
-        let greatest = self.session.capabilities().max_limit;
+        let max_limit = self.session.capabilities().max_limit;
         if limit == 0 {
             return Err(Error::config(
                 "a limit of 0 would admit no request: it must be at least 1",
             ));
         }
-        if limit > greatest {
+        if limit > max_limit {
             let why = self.session.max_limit_reason();
             return Err(Error::config(format!(
-                "this backend cannot keep a limit of {limit}: {greatest} is the greatest{why}"
+                "this backend cannot keep a limit of {limit}: {max_limit} is the greatest{why}"
             )));
         }
         Ok(())
     }
 
-    /// The client of a name; `limit` is this process's limit from now on.
+    /// Returns the client of a name; `limit` is this process's limit from now on.
     pub(crate) fn queue_client(self: &Arc<Self>, queue: Queue, limit: u32) -> Arc<QueueClient> {
         let name = self.get_or_insert(queue, limit);
-        name.set_limit(limit);
+        name.update(|state, _| state.set_limit(limit));
         name
     }
 
@@ -196,12 +189,6 @@ impl Client {
         }
     }
 
-    /// For tests: how many names this process knows.
-    #[cfg(test)]
-    pub(crate) fn names(&self) -> usize {
-        lock(&self.by_queue).len()
-    }
-
     pub(super) fn all(&self) -> Vec<Arc<QueueClient>> {
         let by_queue = lock(&self.by_queue);
         by_queue.values().filter_map(Weak::upgrade).collect()
@@ -211,16 +198,8 @@ impl Client {
         self.numbers.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// A name counts as failing from now on, or does not.
-    pub(super) fn count_failing(&self, failing: bool) {
-        match failing {
-            true => self.failing.fetch_add(1, Ordering::Relaxed),
-            false => self.failing.fetch_sub(1, Ordering::Relaxed),
-        };
-    }
-
-    /// The shortest pause of a name whose calls fail.
-    pub(super) fn crowded(&self) -> Duration {
+    /// Returns the shortest pause of a name with failing calls.
+    pub(super) fn least_pause(&self) -> Duration {
         let failing = self.failing.load(Ordering::Relaxed);
         RETRY_EVERY.saturating_mul(failing).min(LONGEST_RETRY)
     }
@@ -228,9 +207,17 @@ impl Client {
     fn on_event(self: &Arc<Self>, event: Event) {
         match event {
             // For a name without a client here the limit does not matter: the ticket is released.
-            Event::Granted { queue, grant } => self.get_or_insert(queue, 1).pushed(grant),
-            Event::Lost => self.all().iter().for_each(|name| name.lose_all()),
-            Event::Resync => self.all().iter().for_each(|name| name.resync()),
+            Event::Granted { queue, grant } => {
+                let name = self.get_or_insert(queue, 1);
+                name.apply(|state, now| state.pushed(grant, now));
+            }
+            Event::Lost => self.all().iter().for_each(|name| {
+                name.apply(|state, _| state.lose_all());
+            }),
+            Event::Resync => {
+                let resync = |name: &Arc<QueueClient>| name.update(|state, _| state.resync());
+                self.all().iter().for_each(resync);
+            }
         }
     }
 }
@@ -242,9 +229,4 @@ impl fmt::Debug for Client {
             .field("lease", &self.lease)
             .finish_non_exhaustive()
     }
-}
-
-/// A panic elsewhere leaves no invalid state behind: nothing here panics half-way.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,7 +1,7 @@
-//! What this process has seen of one name.
+//! Figures of one name in this process.
 
-/// What this process has seen of one name. Counters start when its first semaphore is made, and anew when the last one
-/// and all its permits have been gone.
+/// Figures of one name in this process. The counters start when its first semaphore is made, and start again when the
+/// last one and all its permits have been dropped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
@@ -9,23 +9,24 @@ pub struct Stats {
     pub limit: u32,
     /// Permits in use here.
     pub in_use: usize,
-    /// Permits that nobody uses, and that stay here for a moment in case that somebody comes: see
+    /// Released permits that stay here for a moment for the next caller: see
     /// [`CoordinatorBuilder::linger`](crate::CoordinatorBuilder::linger).
     pub lingering: usize,
     /// Callers waiting here.
     pub waiting: usize,
     /// Permits granted.
     pub granted: u64,
-    /// Refused because every permit was taken and the caller would not wait.
+    /// Requests refused because no permit was free and the caller does not wait.
     pub limit_reached: u64,
-    /// Refused because the wait ended first.
+    /// Requests that timed out while they waited.
     pub timed_out: u64,
-    /// Refused because too many were waiting.
+    /// Requests refused because too many callers were waiting.
     pub too_many_waiting: u64,
-    /// Refused because the backend did not answer.
+    /// Requests refused because the backend did not answer.
     pub unavailable: u64,
-    /// Refused for another reason: the backend refused us or cannot serve us, or the coordinator was shutting down.
+    /// Requests refused for another reason: the backend denied access or is incompatible, or the coordinator was shutting
+    /// down.
     pub failed: u64,
-    /// Permits lost: their lease ran out, they were evicted, held for too long, or taken back by a shutdown.
+    /// Permits lost: the lease expired, or they were evicted, held for longer than `max_hold`, or released by a shutdown.
     pub lost: u64,
 }

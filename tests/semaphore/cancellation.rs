@@ -1,11 +1,11 @@
 //! Futures and permits dropped at any time leak nothing.
 
-use test_support::witness::Witness;
 use crate::{alone, seen, settle};
 use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
+use test_support::witness::Witness;
 use tokio::time::sleep;
 
 /// Polls a future this many times, with other tasks running in between, and drops it.

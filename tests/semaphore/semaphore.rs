@@ -1,7 +1,7 @@
 use crate::modes;
-use test_support::witness::Witness;
 use crate::{alone, seen, settle};
 use std::time::Duration;
+use test_support::witness::Witness;
 use tokio::time::{Instant, sleep, timeout};
 use tower_permit::{ErrorKind, Memory};
 

@@ -1,8 +1,9 @@
 //! Where the driver runs.
 
+use crate::client::panics::lock;
 use crate::error::{Error, ErrorKind};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::runtime::{Builder, Handle, Id};
 use tokio::sync::{Notify, oneshot};
@@ -16,17 +17,17 @@ const MAX_RUNTIMES: usize = 8;
 /// The runtime that a coordinator's driver is to run on.
 #[derive(Clone, Debug, Default)]
 pub(crate) enum Placement {
-    /// That of a caller. The driver moves on when it ends or is not driven.
+    /// That of a caller. The driver moves to another one when it ends or is not driven.
     #[default]
     Callers,
     Runtime(Handle),
-    /// A thread with a runtime of its own, started at first use.
+    /// A thread with its own runtime, started at first use.
     DedicatedThread,
 }
 
 /// The runtime that the driver is bound to, if any.
-#[derive(Debug)]
-pub(super) struct Pinned {
+#[derive(Debug, Default)]
+pub(in crate::client) struct Pinned {
     placement: Placement,
     thread: Mutex<Option<DedicatedThread>>,
     /// The runtime has ended.
@@ -40,19 +41,19 @@ struct DedicatedThread {
     _stop: oneshot::Sender<()>,
 }
 
-/// The present driver of a coordinator.
+/// The current driver of a coordinator.
 #[derive(Debug, Default)]
 pub(super) struct DriverSlot {
     /// Counts the drivers. One with another number has been replaced.
     pub(super) current: u64,
-    /// When the present driver acts next, if there is one.
+    /// When the current driver acts next, if there is one.
     due: Option<Instant>,
     /// It waits to be woken.
     asleep: bool,
-    /// Wakes this driver: one that was replaced and sleeps still must not take a wakeup of its successor.
-    wake: Arc<Notify>,
+    /// Wakes this driver only: one that was replaced and still sleeps must not consume a wakeup of its successor.
+    pub(super) wake: Arc<Notify>,
     runtime: Option<Id>,
-    /// The runtimes of the latest callers, the last one last: when the driver's own ends, it moves to one of them.
+    /// The runtimes of the latest callers, the latest one last: when the driver's own ends, it moves to one of them.
     runtimes: Vec<Handle>,
 }
 
@@ -62,17 +63,16 @@ impl Pinned {
     pub(super) fn new(placement: Placement) -> Self {
         Self {
             placement,
-            thread: Mutex::default(),
-            ended: AtomicBool::new(false),
+            ..Self::default()
         }
     }
 
-    pub(super) fn is_pinned(&self) -> bool {
+    pub(in crate::client) fn is_pinned(&self) -> bool {
         !matches!(self.placement, Placement::Callers)
     }
 
-    /// Notes that the runtime has ended. Returns the error of callers from then on.
-    pub(super) fn end(&self) -> Error {
+    /// Notes that the runtime has ended. Returns the error for callers from then on.
+    pub(in crate::client) fn end(&self) -> Error {
         self.ended.store(true, Ordering::Relaxed);
         Error::new(
             ErrorKind::NoRuntime,
@@ -80,8 +80,9 @@ impl Pinned {
         )
     }
 
-    /// The runtime to run on: `None` for that of any caller.
-    pub(super) fn runtime(&self) -> Result<Option<Handle>, Error> {
+    /// Returns the runtime to run on, or `None` for that of any caller. An error if the driver is bound to a runtime that has
+    /// ended or cannot be started.
+    pub(in crate::client) fn runtime(&self) -> Result<Option<Handle>, Error> {
         if self.ended.load(Ordering::Relaxed) {
             return Err(self.end());
         }
@@ -93,7 +94,7 @@ impl Pinned {
     }
 
     fn dedicated_thread(&self) -> Result<Handle, Error> {
-        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut thread = lock(&self.thread);
         if let Some(thread) = &*thread {
             return Ok(thread.runtime.clone());
         }
@@ -124,7 +125,7 @@ impl DedicatedThread {
             let _ = started.send(handle.map_err(|error| error.kind()));
             if let Ok(runtime) = made {
                 let _ = runtime.block_on(stopped);
-                // Tasks that are still there must not hold the thread up.
+                // Tasks that are left must not delay the end of the thread.
                 runtime.shutdown_background();
             }
         })?;
@@ -144,7 +145,7 @@ impl DriverSlot {
         self.runtime.filter(|_| self.due.is_some())
     }
 
-    /// A driver is there and acts in time, or will as soon as this thread lets it.
+    /// Whether there is a driver that acts in time, or will as soon as this thread yields.
     pub(super) fn is_served(&self, now: Instant, here: Option<Id>, pinned: bool) -> bool {
         let in_time = self.due.is_some_and(|due| now < due + PATIENCE);
         in_time || (self.due.is_some() && (pinned || self.runtime == here))
@@ -160,18 +161,13 @@ impl DriverSlot {
         (self.current, Arc::clone(&self.wake))
     }
 
-    /// The coordinator is gone: a driver that sleeps has to see that.
-    pub(super) fn close(&self) {
-        self.wake.notify_one();
-    }
-
     /// The driver acts until `due`, and then waits to be woken or for that time.
     pub(super) fn acts(&mut self, due: Instant, asleep: bool) {
         self.due = Some(due);
         self.asleep = asleep;
     }
 
-    /// There is something to do at this time. Returns what wakes the driver if it has to be woken for it.
+    /// Work is due at this time. Returns the wakeup to send if the driver sleeps for longer.
     pub(super) fn wakes(&mut self, at: Instant) -> Option<Arc<Notify>> {
         let wakes = self.asleep && self.due.is_some_and(|due| at < due);
         wakes.then(|| {
@@ -181,7 +177,7 @@ impl DriverSlot {
         })
     }
 
-    /// The driver is gone, and its runtime with it.
+    /// The driver was dropped with its runtime.
     pub(super) fn ended(&mut self, runtime: Id) {
         self.due = None;
         self.runtimes.retain(|known| known.id() != runtime);

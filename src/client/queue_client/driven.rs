@@ -2,9 +2,8 @@
 
 use super::{Inner, QueueClient};
 use crate::backend::{Call, Outcome};
-use crate::client::driver::Position;
-use crate::client::outage::Trouble;
-use crate::client::state::Tickets;
+use crate::client::outage::Failures;
+use crate::client::schedule::{Position, TimerKey};
 use crate::error::Error;
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
@@ -14,52 +13,45 @@ use tokio::time::Instant;
 const MAX_LISTED: usize = 8;
 
 impl QueueClient {
-    /// The next call about this name and the number of tickets in it, if there is something to send. `renewal`: the name
-    /// was taken out of the renewals. Unless it `fits` in the batch, it goes back to the schedule.
+    /// Returns the next call about this name, if there is something to send. `renewal`: the name was among the renewals.
+    /// Unless it `fits` in the batch, the name is entered into the schedule again.
     pub(in crate::client) fn next_call(
         self: &Arc<Self>,
         renewal: bool,
         fits: bool,
         now: Instant,
-    ) -> Option<(Call, usize)> {
+    ) -> Option<Call> {
         let mut guard = self.lock();
         let inner = &mut *guard;
-        inner.position.is_taken(renewal);
+        inner.position.on_turn(renewal);
         if inner.in_flight.is_some() || !fits {
             self.follow_up(guard, now);
             return None;
         }
         inner.clock.set(now);
         let (tickets, effects) = inner.state.next_call(now, renewal);
-        // Numbered under the lock: a call of a driver that was replaced has the lower number.
-        let next = tickets.map(|tickets| (tickets, self.client.next_number()));
-        let limit = inner.state.limit;
-        inner.in_flight = next.as_ref().map(|(_, number)| *number);
-        self.follow_up(guard, now);
-        self.deliver(effects);
-        let (tickets, number) = next?;
-        let size = tickets.len();
-        Some((self.call(tickets, number, limit), size))
-    }
-
-    fn call(&self, tickets: Tickets, number: u64, limit: u32) -> Call {
-        Call {
+        let call = tickets.map(|tickets| Call {
             queue: self.queue.clone(),
-            number,
-            limit,
+            // Numbered under the lock: a call of a driver that was replaced has the lower number.
+            number: self.client.next_number(),
+            limit: inner.state.limit,
             lease: self.client.lease,
             release: tickets.release,
             renew: tickets.renew,
             acquire: tickets.acquire,
             try_acquire: tickets.try_acquire,
-        }
+        });
+        inner.in_flight = call.as_ref().map(|call| call.number);
+        self.follow_up(guard, now);
+        self.deliver(effects);
+        call
     }
 
-    /// A timer of this name is over.
-    pub(in crate::client) fn timer_is_over(self: &Arc<Self>, key: (Instant, u64), now: Instant) {
+    /// A timer of this name has fired.
+    pub(in crate::client) fn on_timer(self: &Arc<Self>, key: TimerKey, now: Instant) {
         let mut guard = self.lock();
         let inner = &mut *guard;
-        inner.position.timer_is_over(key);
+        inner.position.on_timer(key);
         inner.clock.set(now);
         let effects = inner.state.tick(now);
         let long_wait = inner.state.long_wait(now);
@@ -88,26 +80,27 @@ impl QueueClient {
         let Some(mut inner) = self.end_call(number) else {
             return;
         };
-        self.note_failing(&mut inner, false);
+        self.set_failing(&mut inner, false);
+        inner.failures = None;
         let effects = inner.state.on_reply(outcome, sent, now);
         let quiet = inner.state.is_quiet();
         self.follow_up(inner, now);
         self.deliver(effects);
         if quiet || !outcome.released.is_empty() {
-            self.client.note_progress();
+            self.client.progress.notify_waiters();
         }
     }
 
-    /// A later call had been executed before this one, which changed nothing.
+    /// A later call was executed before this one, which changed nothing.
     pub(in crate::client) fn on_stale(self: &Arc<Self>, number: u64, now: Instant) {
         if let Some(mut inner) = self.end_call(number) {
-            let crowded = self.client.crowded();
-            inner.state.on_failure(rand::random(), crowded, now);
+            let pause = self.client.least_pause();
+            inner.state.on_failure(rand::random(), pause, now);
             self.follow_up(inner, now);
         }
     }
 
-    /// The call failed or was given up. `refusal`: what waiters without an answer are told, if they are to be refused.
+    /// The call failed or was given up. `refusal`: the error for waiters without an answer, if they are to be refused.
     pub(in crate::client) fn on_failure(
         self: &Arc<Self>,
         number: u64,
@@ -119,19 +112,16 @@ impl QueueClient {
         let Some(mut inner) = self.end_call(number) else {
             return;
         };
-        self.note_failing(&mut inner, true);
-        let crowded = self.client.crowded();
-        inner.state.on_failure(rand::random(), crowded, now);
+        self.set_failing(&mut inner, true);
+        let pause = self.client.least_pause();
+        inner.state.on_failure(rand::random(), pause, now);
         let refusal = refusal.cloned().or_else(|| {
-            let (trouble, after) = (&mut inner.state.trouble, self.client.outages.outage_after());
-            Trouble::note(trouble, sent, now, error, after).0
+            let outage_after = self.client.outages.outage_after;
+            Failures::add(&mut inner.failures, sent, now, error, outage_after).0
         });
-        let effects = match refusal {
-            Some(error) => inner.state.refuse_newcomers(&error),
-            None => Default::default(),
-        };
+        let effects = refusal.map(|error| inner.state.refuse_unanswered(&error));
         self.follow_up(inner, now);
-        self.deliver(effects);
+        self.deliver(effects.unwrap_or_default());
     }
 
     /// The driver was dropped while the call was in flight. It is sent again.
@@ -142,7 +132,7 @@ impl QueueClient {
         }
     }
 
-    /// The driver has ended in the middle of its work. The name is entered into the schedule anew.
+    /// The driver has ended in the middle of its work. The name is entered into the schedule again.
     pub(in crate::client) fn restart(self: &Arc<Self>) {
         let mut inner = self.lock();
         inner.in_flight = None;
@@ -152,16 +142,16 @@ impl QueueClient {
     }
 
     /// An outage has begun while the call is in flight: waiters without an answer do not wait for it any more.
-    pub(in crate::client) fn refuse_newcomers(self: &Arc<Self>, number: u64, error: &Error) {
+    pub(in crate::client) fn refuse_unanswered(self: &Arc<Self>, number: u64, error: &Error) {
         let mut inner = self.lock();
         if inner.in_flight == Some(number) {
-            let effects = inner.state.refuse_newcomers(error);
+            let effects = inner.state.refuse_unanswered(error);
             drop(inner);
             self.deliver(effects);
         }
     }
 
-    /// Logs the holders that keep a waiter waiting.
+    /// Logs the nodes that hold the permits a waiter waits for.
     fn log_holders(self: &Arc<Self>, waited: Duration) {
         if !tracing::enabled!(tracing::Level::INFO) {
             return;

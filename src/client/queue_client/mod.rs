@@ -2,20 +2,20 @@
 
 mod driven;
 
-use super::acquire::Wait;
-use super::driver::Position;
-use super::registry::{Client, lock};
-use super::state::{Effects, HasTerms, Hold, Plan, State, Terms};
+use super::outage::Failures;
+use super::panics::{caught, lock};
+use super::registry::Client;
+use super::schedule::Position;
+use super::state::{Effects, Hold, Plan, State, Terms};
 use super::stats::Stats;
-use crate::backend::{Grant, Inspection};
+use crate::backend::Inspection;
 use crate::clock::{self, now};
 use crate::error::{Error, ErrorKind};
 use crate::name::{Kind, Queue};
-use crate::permit::Permit;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::futures::OwnedNotified;
 use tokio::sync::{Notify, oneshot};
@@ -24,37 +24,50 @@ use tokio::time::Instant;
 /// The client of one name. Lives as long as a handle, a permit or a waiter, and until everything is released.
 pub(crate) struct QueueClient {
     pub(super) client: Arc<Client>,
-    pub(super) queue: Queue,
+    queue: Queue,
     /// Names of one group share their turns at the driver.
-    group: u64,
+    pub(super) group: u64,
     inner: Mutex<Inner>,
-    /// A permit of this name was lost. Made when a task first waits for that.
+    /// Notifies of lost permits of this name. Made when a task first waits for that.
     lost: OnceLock<Arc<Notify>>,
 }
 
-pub(super) struct Inner {
-    pub(super) state: State<Caller>,
-    /// Where the name is in the driver's schedule.
+struct Inner {
+    state: State<Caller>,
     position: Position,
-    /// The number of the call in flight: whatever comes up goes into the next one.
+    /// The number of the call in flight: everything that is due meanwhile is sent in the next one.
     in_flight: Option<u64>,
     clock: clock::Coarse,
     /// The last call failed.
     failing: bool,
+    /// The failed calls about this name.
+    failures: Option<Failures>,
 }
 
-/// The result of [`QueueClient::join`].
-pub(super) enum Joined {
-    /// The caller holds a permit.
-    Served(Hold),
-    /// The caller waits under this number.
-    Waits(u64),
+/// How a caller waits for a permit.
+#[derive(Clone, Debug)]
+pub(crate) struct Wait {
+    /// Wait for a permit. `false`: be refused at once when none is free.
+    pub(crate) queue: bool,
+    /// Give up after this time.
+    pub(crate) timeout: Option<Duration>,
+    /// Be refused if this many callers wait here already.
+    pub(crate) max_waiting: usize,
+    /// The permit is released after this time.
+    pub(crate) max_hold: Option<Duration>,
+    /// The permit is released unless it is claimed within this time of its grant.
+    pub(crate) reserve: Option<Duration>,
 }
 
 /// The caller's end of a wait.
-pub(super) struct Caller {
-    pub(super) answer: oneshot::Sender<Result<Permit, Error>>,
-    pub(super) terms: Terms,
+type Caller = oneshot::Sender<Result<Granted, Error>>;
+pub(crate) type Receiver = oneshot::Receiver<Result<Granted, Error>>;
+
+/// A granted permit on its way to the caller. Dropping it releases the permit.
+#[derive(Debug)]
+pub(crate) struct Granted {
+    queue_client: Arc<QueueClient>,
+    hold: Option<Hold>,
 }
 
 // === impl QueueClient ===
@@ -73,6 +86,7 @@ impl QueueClient {
                 in_flight: None,
                 clock: clock::Coarse::default(),
                 failing: false,
+                failures: None,
             }),
             lost: OnceLock::new(),
         }
@@ -82,28 +96,22 @@ impl QueueClient {
         &self.queue
     }
 
-    pub(super) fn group(&self) -> u64 {
-        self.group
-    }
-
     pub(crate) fn is_of(&self, client: &Arc<Client>) -> bool {
         Arc::ptr_eq(&self.client, client)
     }
 
     pub(crate) fn limit(&self) -> u32 {
-        self.lock().state.limit
+        self.read(|state| state.limit)
     }
 
-    pub(crate) fn check_limit(&self, limit: u32) -> Result<(), Error> {
-        self.client.check_limit(limit)
-    }
-
-    pub(crate) fn set_limit(self: &Arc<Self>, limit: u32) {
+    pub(crate) fn set_limit(self: &Arc<Self>, limit: u32) -> Result<(), Error> {
+        self.client.check_limit(limit)?;
         self.update(|state, _| state.set_limit(limit));
+        Ok(())
     }
 
     pub(crate) fn stats(&self) -> Stats {
-        self.lock().state.stats()
+        self.read(State::stats)
     }
 
     pub(crate) async fn inspect(&self) -> Result<Inspection, Error> {
@@ -111,37 +119,28 @@ impl QueueClient {
     }
 
     pub(crate) async fn evict(&self, ticket: &str) -> Result<bool, Error> {
-        self.client
-            .evict(self.queue.clone(), ticket.to_owned())
-            .await
+        let ticket = ticket.to_owned();
+        self.client.evict(self.queue.clone(), ticket).await
     }
 
-    pub(super) fn lingering(&self) -> Vec<String> {
-        let lingering = self.lock().state.permits.all_lingering();
-        lingering
-            .into_iter()
-            .map(|ticket| self.ticket(ticket))
-            .collect()
-    }
-
-    /// A ticket as [`Coordinator::inspect`](crate::Coordinator::inspect) shows it.
+    /// Returns a ticket as [`Coordinator::inspect`](crate::Coordinator::inspect) shows it.
     pub(crate) fn ticket(&self, ticket: u64) -> String {
-        self.client.node().ticket(ticket)
+        self.client.node.ticket(ticket)
     }
 
     // --- waiting ---
 
-    /// A lingering permit, for a caller that arrives now.
+    /// Returns a lingering permit, for a caller that arrives now.
     #[inline]
-    pub(crate) fn take_lingering(self: &Arc<Self>, terms: Terms) -> Option<Permit> {
+    pub(crate) fn acquire_lingering(self: &Arc<Self>, terms: Terms) -> Option<Hold> {
         let mut guard = self.lock();
         let inner = &mut *guard;
-        // Without a driver `join` has to start one.
-        if !inner.state.has_lingering() || !self.client.work.is_driven() {
+        // Without a driver, `join` has to start one.
+        if inner.state.permits.lingering() == 0 || !self.client.work.is_driven() {
             return None;
         }
         let now = inner.clock.now();
-        let Some(hold) = inner.state.take_lingering(terms, now) else {
+        let Some(hold) = inner.state.acquire_lingering(terms, now) else {
             self.follow_up(guard, now);
             return None;
         };
@@ -152,125 +151,130 @@ impl QueueClient {
             Some(ending) if !inner.position.covers_time(ending) => self.follow_up(guard, now),
             _ => drop(guard),
         }
-        Some(Permit::new(Arc::clone(self), hold))
+        Some(hold)
     }
 
-    /// Adds a caller. `Err` if it is refused at once.
-    pub(super) fn join(self: &Arc<Self>, wait: &Wait, caller: Caller) -> Result<Joined, Error> {
-        let Ok(runtime) = Handle::try_current() else {
-            return Err(Error::new(
-                ErrorKind::NoRuntime,
-                "a permit can only be acquired on a thread with a tokio runtime",
-            ));
+    /// Adds a caller. Returns its number as a waiter and the receiver of the result, which may be there already.
+    pub(crate) fn join(self: &Arc<Self>, wait: &Wait) -> (u64, Receiver) {
+        let (caller, receiver) = oneshot::channel();
+        let terms = Terms {
+            reserve: wait.reserve,
+            max_hold: wait.max_hold,
         };
-        let outage = self.client.outages.outage();
+        let ticket = self.client.next_number();
         let mut guard = self.lock();
         let inner = &mut *guard;
         let now = self.time(inner);
-        let joined = self.admit(&mut inner.state, wait, caller, outage, now);
-        self.client.work.remember(&runtime);
+        match self.admit(inner, wait, terms, now).transpose() {
+            None if wait.queue => inner.state.join(ticket, now, terms, caller),
+            None => inner.state.join_try(ticket, now, terms, caller),
+            // It wakes no task, since the receiver is not polled yet.
+            Some(result) => drop(caller.send(result.map(|hold| self.granted(hold)))),
+        }
         self.follow_up(guard, now);
-        joined
+        (ticket, receiver)
     }
 
-    /// Gives the caller a lingering permit, or lets it wait or try.
+    /// Decides whether a caller may wait or try: `None`. It may get a lingering permit instead.
     fn admit(
         &self,
-        state: &mut State<Caller>,
+        inner: &mut Inner,
         wait: &Wait,
-        caller: Caller,
-        outage: Option<Error>,
+        terms: Terms,
         now: Instant,
-    ) -> Result<Joined, Error> {
+    ) -> Result<Option<Hold>, Error> {
+        let Inner {
+            state, failures, ..
+        } = inner;
+        let runtime = Handle::try_current().map_err(|_| {
+            let message = "a permit can only be acquired on a thread with a tokio runtime";
+            Error::new(ErrorKind::NoRuntime, message)
+        })?;
+        self.client.work.remember(&runtime);
+        self.client.work.pinned.runtime()?;
         // Under the lock, as `close` is: no caller joins after it.
-        self.client.work.check_pinned()?;
         if self.client.closing.load(Ordering::Relaxed) {
             state.stats.failed += 1;
             return Err(shutting_down());
         }
-        let outage = outage.or_else(|| {
-            let trouble = state.trouble.as_ref()?;
-            trouble.outage_at(now, self.client.outages.outage_after())
+        let outages = &self.client.outages;
+        let outage = outages.outage(now).or_else(|| {
+            let failures = failures.as_ref()?;
+            failures.outage(now, outages.outage_after)
         });
         if let Some(outage) = outage {
             state.stats.unavailable += 1;
-            state.probe();
+            state.probe = true;
             return Err(outage);
         }
-        // It may have begun to linger this very moment.
-        if let Some(hold) = state.take_lingering(caller.terms, now) {
-            return Ok(Joined::Served(hold));
+        // A permit may have begun to linger since the caller last checked.
+        if let Some(hold) = state.acquire_lingering(terms, now) {
+            return Ok(Some(hold));
         }
-        let ticket = self.client.next_number();
-        if !wait.queue {
-            if !state.waiters.is_empty() {
-                state.stats.limit_reached += 1;
-                return Err(Error::new(
-                    ErrorKind::LimitReached,
-                    "every permit is taken: others wait already",
-                ));
-            }
-            state.try_join(ticket, caller);
-        } else if state.waiters.len() >= wait.max_waiting {
+        if !wait.queue && !state.waiters.is_empty() {
+            state.stats.limit_reached += 1;
+            let message = "no permit is free: other callers wait for one already";
+            return Err(Error::new(ErrorKind::LimitReached, message));
+        }
+        if wait.queue && state.waiters.len() >= wait.max_waiting {
             state.stats.too_many_waiting += 1;
-            return Err(Error::new(
-                ErrorKind::TooManyWaiting,
-                format!(
-                    "{} callers of this process wait for a permit already",
-                    wait.max_waiting
-                ),
-            ));
-        } else {
-            state.join(ticket, now, caller);
+            let message = format!(
+                "{} callers of this process wait for a permit already",
+                wait.max_waiting
+            );
+            return Err(Error::new(ErrorKind::TooManyWaiting, message));
         }
-        Ok(Joined::Waits(ticket))
+        Ok(None)
     }
 
     /// Removes a waiter. `false` if it was served already.
-    pub(super) fn give_up(self: &Arc<Self>, waiter: u64, timed_out: bool) -> bool {
-        let gone = self.update(|state, _| {
-            let gone = state.give_up(waiter);
-            state.stats.timed_out += u64::from(gone.is_some() && timed_out);
-            gone
+    pub(crate) fn give_up(self: &Arc<Self>, waiter: u64, timed_out: bool) -> bool {
+        let removed = self.update(|state, _| {
+            let removed = state.give_up(waiter);
+            state.stats.timed_out += u64::from(removed.is_some() && timed_out);
+            removed
         });
-        gone.is_some()
+        removed.is_some()
     }
 
-    /// The driver runs on the runtime of this thread, or is bound to one.
-    pub(super) fn is_driven_here(&self) -> bool {
+    /// Whether the driver runs on the runtime of this thread, or is bound to one.
+    pub(crate) fn is_driven_here(&self) -> bool {
         self.client.work.is_here()
     }
 
-    /// Replaces a driver that is gone or stuck.
-    pub(super) fn ensure_driver(&self) {
+    /// Replaces a driver that has ended or is stuck.
+    pub(crate) fn ensure_driver(&self) {
         self.client.ensure_driver();
     }
 
     // --- holding ---
 
     pub(crate) fn is_valid(&self, hold: Hold) -> bool {
-        self.lock().state.permits.is_valid(hold, now())
+        self.read(|state| state.permits.is_valid(hold, now()))
     }
 
-    /// How the permit was lost, if it was.
+    /// Returns how the permit was lost, if it was.
     pub(crate) fn lost(self: &Arc<Self>, hold: Hold) -> Option<ErrorKind> {
-        let expired = !self.lock().state.permits.expired(now()).is_empty();
-        if expired {
-            // By a deadline that the driver has not noticed yet.
-            let effects = self.update(|state, now| state.expire(now));
+        let now = now();
+        let mut inner = self.lock();
+        // The driver may not have noticed a passed deadline yet.
+        let effects = inner.state.expire(now);
+        let lost = inner.state.permits.lost(hold);
+        if !effects.lost.is_empty() {
+            self.follow_up(inner, now);
             self.deliver(effects);
         }
-        self.lock().state.permits.lost(hold)
+        lost
     }
 
-    /// When the permit is lost unless it is confirmed before, where that is so: for a mutex.
+    /// When the permit of a mutex is lost unless it is confirmed before. `None` for other permits.
     pub(crate) fn expiry(&self, hold: Hold) -> Option<Instant> {
-        self.lock().state.permits.expiry(hold)
+        self.read(|state| state.permits.expiry(hold))
     }
 
-    /// The fencing token of a permit that is held.
+    /// Returns the fencing token of a permit that is held.
     pub(crate) fn token(&self, hold: Hold) -> Option<u64> {
-        self.lock().state.permits.token(hold)
+        self.read(|state| state.permits.token(hold))
     }
 
     /// Resolves when a permit of this name is lost.
@@ -283,7 +287,7 @@ impl QueueClient {
         let mut inner = self.lock();
         let now = match self.queue.kind() {
             Kind::Mutex => now(),
-            // A reservation lapses when the driver looks at its end, not before: the time does not matter here.
+            // A reservation lapses when the driver checks it, not before: the exact time does not matter here.
             Kind::Limit => inner.clock.last(),
         };
         inner.state.permits.claim(hold, now)
@@ -297,7 +301,7 @@ impl QueueClient {
         self.lock().state.permits.share(hold, now())
     }
 
-    /// Drops a guard. `answer` is told whether the permit was held until then.
+    /// Drops a guard. `answer` receives whether the permit was held until then.
     #[inline]
     pub(crate) fn drop_guard(self: &Arc<Self>, hold: Hold, answer: Option<oneshot::Sender<bool>>) {
         let mut guard = self.lock();
@@ -315,7 +319,7 @@ impl QueueClient {
         self.release(guard, hold, now, answer);
     }
 
-    /// Drops a guard whose permit does not linger.
+    /// Drops a guard if its permit does not linger.
     fn release(
         self: &Arc<Self>,
         mut inner: MutexGuard<'_, Inner>,
@@ -328,43 +332,9 @@ impl QueueClient {
         self.deliver(effects);
     }
 
-    // --- events of the backend, shutdown and flush ---
+    // --- shutdown ---
 
-    pub(super) fn pushed(self: &Arc<Self>, grant: Grant) {
-        let effects = self.update(|state, now| state.pushed(grant, now));
-        self.deliver(effects);
-    }
-
-    pub(super) fn lose_all(self: &Arc<Self>) {
-        let effects = self.update(|state, _| state.lose_all());
-        self.deliver(effects);
-    }
-
-    pub(super) fn resync(self: &Arc<Self>) {
-        self.update(|state, _| state.resync());
-    }
-
-    pub(super) fn stop_lingering(self: &Arc<Self>) {
-        self.update(|state, _| state.stop_lingering());
-    }
-
-    /// Releases what lingers. Returns all tickets whose release is not acknowledged.
-    pub(super) fn flush(self: &Arc<Self>) -> Vec<u64> {
-        self.update(|state, _| {
-            state.permits.end_all_lingering();
-            state.permits.releases.tickets().collect()
-        })
-    }
-
-    pub(super) fn is_releasing(&self, ticket: u64) -> bool {
-        self.lock().state.permits.releases.contains(ticket)
-    }
-
-    pub(super) fn is_quiet(&self) -> bool {
-        self.lock().state.is_quiet()
-    }
-
-    /// The last call failed.
+    /// Whether the last call failed.
     pub(super) fn is_failing(&self) -> bool {
         self.lock().failing
     }
@@ -372,11 +342,8 @@ impl QueueClient {
     /// Refuses all waiters and releases everything. Returns how many permits were still held.
     pub(super) fn close(self: &Arc<Self>, error: &Error) -> usize {
         // Earlier failures do not count against the releases that follow.
-        self.note_failing(&mut self.lock(), false);
-        let effects = self.update(|state, _| state.close(error));
-        let cut = effects.lost.len();
-        self.deliver(effects);
-        cut
+        self.set_failing(&mut self.lock(), false);
+        self.apply(|state, _| state.close(error))
     }
 
     // --- plumbing ---
@@ -386,7 +353,7 @@ impl QueueClient {
         lock(&self.inner)
     }
 
-    /// The time of an acquire or a release: exact only where it decides validity.
+    /// The time of an acquire or a release: exact only for a mutex, where it decides validity.
     #[inline]
     fn time(&self, inner: &mut Inner) -> Instant {
         match self.queue.kind() {
@@ -395,15 +362,33 @@ impl QueueClient {
         }
     }
 
-    /// Changes the state, and enters the name into the driver's schedule. Its caller delivers effects and drops what
-    /// wakes a task: not under the lock, since a task that is woken may call back at once.
-    fn update<T>(self: &Arc<Self>, change: impl FnOnce(&mut State<Caller>, Instant) -> T) -> T {
+    pub(super) fn read<T>(&self, read: impl FnOnce(&State<Caller>) -> T) -> T {
+        read(&self.lock().state)
+    }
+
+    /// Changes the state, and enters the name into the driver's schedule. A result that wakes a task is dropped by the
+    /// caller, after the lock: a task that is woken may call back at once.
+    pub(super) fn update<T>(
+        self: &Arc<Self>,
+        change: impl FnOnce(&mut State<Caller>, Instant) -> T,
+    ) -> T {
         let now = now();
         let mut inner = self.lock();
         inner.clock.set(now);
         let result = change(&mut inner.state, now);
         self.follow_up(inner, now);
         result
+    }
+
+    /// Changes the state, and delivers the effects. Returns how many permits were lost.
+    pub(super) fn apply(
+        self: &Arc<Self>,
+        change: impl FnOnce(&mut State<Caller>, Instant) -> Effects<Caller>,
+    ) -> usize {
+        let effects = self.update(change);
+        let lost = effects.lost.len();
+        self.deliver(effects);
+        lost
     }
 
     /// Enters the name into the driver's schedule by what there is to do now, and starts a driver if there is none.
@@ -426,20 +411,28 @@ impl QueueClient {
         }
         let start = (self.client).schedule(self, &mut inner.position, plan, now);
         drop(guard);
-        if let Some(start) = start {
-            start.start();
-        }
+        start.run();
     }
 
-    /// Whether the last call failed counts for all names together.
-    fn note_failing(&self, inner: &mut Inner, failing: bool) {
+    /// Notes whether the last call failed, which counts for all names together.
+    fn set_failing(&self, inner: &mut Inner, failing: bool) {
         if inner.failing != failing {
             inner.failing = failing;
-            self.client.count_failing(failing);
+            match failing {
+                true => self.client.failing.fetch_add(1, Ordering::Relaxed),
+                false => self.client.failing.fetch_sub(1, Ordering::Relaxed),
+            };
         }
     }
 
-    /// Tells callers what has happened. Not under the lock: a permit whose caller is gone is dropped here.
+    fn granted(self: &Arc<Self>, hold: Hold) -> Granted {
+        Granted {
+            queue_client: Arc::clone(self),
+            hold: Some(hold),
+        }
+    }
+
+    /// Passes the effects of an event to callers. Not under the lock: a permit is released here if its caller was dropped.
     fn deliver(self: &Arc<Self>, effects: Effects<Caller>) {
         for (hold, why) in &effects.lost {
             let (name, ticket) = (&self.queue, self.ticket(hold.ticket));
@@ -459,32 +452,24 @@ impl QueueClient {
             caught(|| lost.notify_waiters());
         }
         for (caller, hold) in effects.next.into_iter().chain(effects.granted) {
-            let permit = Permit::new(Arc::clone(self), hold);
-            caught(|| drop(caller.answer.send(Ok(permit))));
+            let granted = self.granted(hold);
+            caught(|| drop(caller.send(Ok(granted))));
         }
         for (caller, error) in effects.refused {
-            caught(|| drop(caller.answer.send(Err(error))));
+            caught(|| drop(caller.send(Err(error))));
         }
-        for (answer, held) in effects.answers {
-            caught(|| {
-                let _ = answer.send(held);
+        for (answer, held) in effects.answered {
+            caught(|| match held {
+                Some(held) => _ = answer.send(held),
+                None => drop(answer),
             });
-        }
-        for answer in effects.unanswered {
-            caught(|| drop(answer));
         }
     }
 }
 
-/// Wakes tasks of the application. A waker that panics must stop neither the driver nor the drop of a permit.
-pub(super) fn caught(wake: impl FnOnce()) {
-    // The panic hook has reported it.
-    let _ = catch_unwind(AssertUnwindSafe(wake));
-}
-
 impl Drop for QueueClient {
     fn drop(&mut self) {
-        self.note_failing(&mut self.lock(), false);
+        self.set_failing(&mut self.lock(), false);
         self.client.forget(&self.queue);
     }
 }
@@ -498,11 +483,20 @@ impl fmt::Debug for QueueClient {
     }
 }
 
-// === impl Caller ===
+// === impl Granted ===
 
-impl HasTerms for Caller {
-    fn terms(&self) -> Terms {
-        self.terms
+impl Granted {
+    /// Returns the hold to its caller, which drops the guard from now on.
+    pub(crate) fn receive(mut self) -> Option<Hold> {
+        self.hold.take()
+    }
+}
+
+impl Drop for Granted {
+    fn drop(&mut self) {
+        if let Some(hold) = self.hold.take() {
+            self.queue_client.drop_guard(hold, None);
+        }
     }
 }
 

@@ -1,7 +1,8 @@
-//! One permit: its terms and how long it is valid.
+//! One permit: its terms, and how long it is valid.
 //!
 //! Pure: time is an argument.
 
+use crate::backend::Grant;
 use crate::clock::later;
 use crate::error::ErrorKind;
 use std::collections::BTreeSet;
@@ -16,16 +17,7 @@ pub(crate) struct Hold {
     pub(crate) handoffs: u64,
 }
 
-/// What decides whether a permit may be handed off.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Handover {
-    /// Hand-offs since the backend granted it.
-    pub(crate) handoffs: u64,
-    /// When the grant arrived here.
-    pub(crate) granted: Instant,
-}
-
-/// A mutex's token is the backend's token times this plus the number of hand-offs, so that it rises with each of them.
+/// A mutex's token is the backend's token times this plus the number of hand-offs, so that it increases with each of them.
 const TOKENS_PER_GRANT: u64 = 1024;
 
 /// The terms of a permit.
@@ -37,17 +29,21 @@ pub(crate) struct Terms {
     pub(crate) max_hold: Option<Duration>,
 }
 
+/// The times at which permits may end, each with its ticket.
+pub(super) type Endings = BTreeSet<(Instant, u64)>;
+
 /// A held ticket.
 #[derive(Debug)]
 pub(super) struct Held {
-    /// The backend's fencing token, in a queue whose limit is 1.
+    /// The current holder's.
+    pub(super) hold: Hold,
+    /// The backend's fencing token, for a name with a limit of 1.
     token: u64,
-    pub(super) handoffs: u64,
     /// When the backend's grant arrived here.
-    since: Instant,
+    pub(super) granted_at: Instant,
     /// Two thirds of a lease after the last confirmation: valid until then with time to spare.
     sure_until: Instant,
-    /// The backend keeps it at least until then: one lease from before the last call that confirmed it was sent.
+    /// The backend keeps it at least until then: one lease from the time at which the last call that confirmed it was sent.
     pub(super) deadline: Instant,
     /// How many guards share it. Dropping the last one releases it.
     pub(super) guards: usize,
@@ -71,11 +67,14 @@ struct Reserved {
 impl Held {
     /// A permit without a guard, confirmed by a call that was sent at `sent`.
     #[inline]
-    pub(super) fn new(token: u64, sent: Instant, now: Instant, lease: Duration) -> Self {
+    pub(super) fn new(grant: Grant, sent: Instant, now: Instant, lease: Duration) -> Self {
         Self {
-            token,
-            handoffs: 0,
-            since: now,
+            hold: Hold {
+                ticket: grant.ticket,
+                handoffs: 0,
+            },
+            token: grant.token,
+            granted_at: now,
             sure_until: sent + (lease - lease / 3),
             deadline: sent + lease,
             guards: 0,
@@ -86,16 +85,16 @@ impl Held {
         }
     }
 
-    /// A call that was sent at `sent` has confirmed it.
+    /// Extends it: a call that was sent at `sent` has confirmed it.
     #[inline]
     pub(super) fn confirm(&mut self, sent: Instant, lease: Duration) {
         self.deadline = sent + lease;
         self.sure_until = sent + (lease - lease / 3);
     }
 
-    /// The fencing token of the present holder.
+    /// Returns the fencing token of the current holder.
     pub(super) fn token(&self) -> u64 {
-        (self.token.saturating_mul(TOKENS_PER_GRANT)).saturating_add(self.handoffs)
+        (self.token.saturating_mul(TOKENS_PER_GRANT)).saturating_add(self.hold.handoffs)
     }
 
     #[inline]
@@ -103,39 +102,24 @@ impl Held {
         self.deadline - lease + lease / 3
     }
 
-    /// Gives it to a first guard, on these terms.
+    /// Makes a first guard, on these terms.
     #[inline(always)]
-    pub(super) fn take(
-        &mut self,
-        ticket: u64,
-        now: Instant,
-        terms: Terms,
-        endings: &mut BTreeSet<(Instant, u64)>,
-    ) {
+    pub(super) fn assign(&mut self, now: Instant, terms: Terms, endings: &mut Endings) {
         self.guards = 1;
         self.reserved = terms.reserve.map(|ttl| Reserved {
             ttl,
             until: later(now, ttl),
         });
         self.ends = terms.max_hold.map(|most| later(now, most));
-        self.arm(ticket, endings);
+        self.arm(endings);
     }
 
-    /// Hands it to the next holder, on these terms.
+    /// Hands it off to the next holder, on these terms.
     #[inline(always)]
-    pub(super) fn hand_off(
-        &mut self,
-        ticket: u64,
-        now: Instant,
-        terms: Terms,
-        endings: &mut BTreeSet<(Instant, u64)>,
-    ) -> Hold {
-        self.handoffs += 1;
-        self.take(ticket, now, terms, endings);
-        Hold {
-            ticket,
-            handoffs: self.handoffs,
-        }
+    pub(super) fn hand_off(&mut self, now: Instant, terms: Terms, endings: &mut Endings) -> Hold {
+        self.hold.handoffs += 1;
+        self.assign(now, terms, endings);
+        self.hold
     }
 
     /// Ends its reservation.
@@ -154,32 +138,25 @@ impl Held {
         }
     }
 
-    /// The reservation was not claimed in time.
+    /// Whether the reservation was not claimed in time.
     pub(super) fn has_lapsed(&self, now: Instant) -> bool {
         self.reserved.is_some_and(|reserved| reserved.until <= now)
     }
 
-    /// Whether it may go to another holder when its only guard is dropped.
+    /// Whether it may pass to another holder when its only guard is dropped.
     #[inline]
-    pub(super) fn may_hand_over(&self, strict: bool, now: Instant) -> bool {
-        let tokens_left = !strict || self.handoffs + 1 < TOKENS_PER_GRANT;
+    pub(super) fn may_hand_off(&self, strict: bool, now: Instant) -> bool {
+        let tokens_left = !strict || self.hold.handoffs + 1 < TOKENS_PER_GRANT;
         self.guards == 1 && self.is_sure(now) && tokens_left
     }
 
-    #[inline]
-    pub(super) fn handover(&self) -> Handover {
-        Handover {
-            handoffs: self.handoffs,
-            granted: self.since,
-        }
-    }
-
-    /// Valid with time to spare.
+    /// Whether it is valid with time to spare.
     #[inline]
     pub(super) fn is_sure(&self, now: Instant) -> bool {
         self.lost.is_none() && now <= self.sure_until
     }
 
+    /// When its reservation lapses or `max_hold` is over, whichever is first.
     #[inline]
     pub(super) fn ending(&self) -> Option<Instant> {
         if self.guards == 0 {
@@ -189,30 +166,30 @@ impl Held {
         earlier(reserved, self.ends)
     }
 
-    /// Makes sure that `endings` has an entry not after its ending.
+    /// Makes sure that `endings` has an entry at its ending or before.
     #[inline]
-    pub(super) fn arm(&mut self, ticket: u64, endings: &mut BTreeSet<(Instant, u64)>) {
+    pub(super) fn arm(&mut self, endings: &mut Endings) {
         if let Some(at) = self.ending()
             && self.armed.is_none_or(|armed| at < armed)
         {
-            self.arm_at(at, ticket, endings);
+            self.arm_at(at, endings);
         }
     }
 
-    fn arm_at(&mut self, at: Instant, ticket: u64, endings: &mut BTreeSet<(Instant, u64)>) {
-        self.disarm(ticket, endings);
-        endings.insert((at, ticket));
+    fn arm_at(&mut self, at: Instant, endings: &mut Endings) {
+        self.disarm(endings);
+        endings.insert((at, self.hold.ticket));
         self.armed = Some(at);
     }
 
-    pub(super) fn disarm(&mut self, ticket: u64, endings: &mut BTreeSet<(Instant, u64)>) {
+    pub(super) fn disarm(&mut self, endings: &mut Endings) {
         if let Some(armed) = self.armed.take() {
-            endings.remove(&(armed, ticket));
+            endings.remove(&(armed, self.hold.ticket));
         }
     }
 }
 
-/// The earlier of the two, as far as there are any.
+/// Returns the earlier of the two times, if there is any.
 #[inline]
 pub(super) fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
     match (one, other) {

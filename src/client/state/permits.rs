@@ -2,19 +2,19 @@
 //!
 //! Pure: time is an argument.
 
-use super::permit::{Handover, Held, Hold, Terms, earlier};
-use super::releases::{Answer, Releases};
+use super::permit::{Endings, Held, Hold, Terms, earlier};
+use super::releases::{Answer, Answered, Releases};
 use crate::backend::Grant;
 use crate::error::ErrorKind;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The permits of one name, and the releases that are not acknowledged.
-#[derive(Debug)]
+/// The held permits of one name, and the releases that are not acknowledged.
+#[derive(Debug, Default)]
 pub(crate) struct Permits {
     lease: Duration,
-    /// A permit whose deadline passes unconfirmed is lost at once, and not merely in doubt: for a mutex.
+    /// Without a confirmation, a permit is lost at its deadline, and not only in doubt: for a mutex.
     strict: bool,
     /// Mostly few, and each is looked up three times a request: a tree finds them sooner than a hash map. Boxed, since a
     /// node of the tree has room for eleven of them.
@@ -22,10 +22,11 @@ pub(crate) struct Permits {
     /// When each permit is due for renewal: a third of a lease after its last confirmation.
     renewals: BTreeSet<(Instant, u64)>,
     /// When a reservation may lapse or `max_hold` may be over.
-    endings: BTreeSet<(Instant, u64)>,
-    /// Held without a guard: the last released at the back, each with the time at which it stops lingering.
+    endings: Endings,
+    /// Held without a guard: the last released one at the back, each with the time at which it stops lingering.
     lingering: VecDeque<(Instant, u64)>,
     pub(crate) releases: Releases,
+    /// How many of `held` are lost.
     lost: usize,
 }
 
@@ -36,27 +37,23 @@ impl Permits {
         Self {
             lease,
             strict,
-            held: BTreeMap::new(),
-            renewals: BTreeSet::new(),
-            endings: BTreeSet::new(),
-            lingering: VecDeque::new(),
             releases: Releases::new(lease),
-            lost: 0,
+            ..Self::default()
         }
     }
 
-    /// Permits with a guard that are not known to be lost.
+    /// Returns the number of permits with a guard that are not known to be lost.
     #[inline]
     pub(crate) fn in_use(&self) -> usize {
         self.held.len() - self.lost - self.lingering.len()
     }
 
-    /// Nothing is held, and every release is acknowledged.
+    /// Whether nothing is held, and every release is acknowledged.
     pub(crate) fn is_empty(&self) -> bool {
         self.held.len() == self.lost && self.releases.is_empty()
     }
 
-    /// When something is due next. A renewal that is due by now counts from when it is overdue.
+    /// When something is due next. A renewal that is due already counts from when it is overdue.
     pub(crate) fn next_due(&self, now: Instant) -> Option<Instant> {
         let renewal = self.renewals.first().map(|(at, _)| *at);
         let renewal = renewal.map(|at| if now < at { at } else { self.overdue(at) });
@@ -83,41 +80,37 @@ impl Permits {
 
     // --- holding ---
 
-    /// A permit was granted, confirmed by a call that was sent at `sent`.
+    /// Adds a permit that was granted, confirmed by a call that was sent at `sent`.
     pub(crate) fn hold(&mut self, grant: Grant, sent: Instant, now: Instant, terms: Terms) -> Hold {
-        let Grant { ticket, token } = grant;
-        let mut held = Box::new(Held::new(token, sent, now, self.lease));
-        self.renewals.insert((held.renewal(self.lease), ticket));
-        held.take(ticket, now, terms, &mut self.endings);
-        self.held.insert(ticket, held);
-        Hold {
-            ticket,
-            handoffs: 0,
-        }
+        let mut held = Box::new(Held::new(grant, sent, now, self.lease));
+        let (hold, renewal) = (held.hold, held.renewal(self.lease));
+        self.renewals.insert((renewal, hold.ticket));
+        held.assign(now, terms, &mut self.endings);
+        self.held.insert(hold.ticket, held);
+        hold
     }
 
-    /// The state of a ticket whose last guard is dropped, if it may go to another holder.
+    /// Returns a permit if its last guard is dropped and it may pass to another holder.
     #[inline]
-    pub(crate) fn may_hand_over(&self, hold: Hold, now: Instant) -> Option<Handover> {
+    pub(super) fn may_hand_off(&self, hold: Hold, now: Instant) -> Option<&Held> {
         let held = self.get(hold)?;
-        let may = held.may_hand_over(self.strict, now);
-        may.then(|| held.handover())
+        held.may_hand_off(self.strict, now).then_some(held)
     }
 
-    /// Hands a ticket to the next holder.
+    /// Hands a permit off to the next holder.
     pub(crate) fn hand_off(&mut self, ticket: u64, now: Instant, terms: Terms) -> Option<Hold> {
         let held = self.held.get_mut(&ticket)?;
-        Some(held.hand_off(ticket, now, terms, &mut self.endings))
+        Some(held.hand_off(now, terms, &mut self.endings))
     }
 
     // --- lingering ---
 
-    /// Keeps a ticket whose last guard is dropped for the next caller. `false` if it may not be kept.
+    /// Drops the last guard of a permit, and keeps it for the next caller. `false` if it may not be kept.
     #[inline]
     pub(crate) fn linger(&mut self, hold: Hold, now: Instant, until: Instant) -> bool {
         let strict = self.strict;
         let held = self.get_mut(hold);
-        let Some(held) = held.filter(|held| held.may_hand_over(strict, now)) else {
+        let Some(held) = held.filter(|held| held.may_hand_off(strict, now)) else {
             return false;
         };
         held.guards = 0;
@@ -140,16 +133,16 @@ impl Permits {
         self.lingering.front().map(|(until, _)| *until)
     }
 
-    /// Takes the ticket that was released last, if it is surely valid: else it is released.
+    /// Returns the permit that was released last, if it is valid with time to spare: else it is released.
     #[inline(always)]
-    pub(crate) fn take_lingering(&mut self, now: Instant, terms: Terms) -> Option<Hold> {
+    pub(crate) fn acquire_lingering(&mut self, now: Instant, terms: Terms) -> Option<Hold> {
         let (_, ticket) = self.lingering.pop_back()?;
         let held = self.held.get_mut(&ticket)?;
         if !held.is_sure(now) {
             self.release(ticket, None);
             return None;
         }
-        Some(held.hand_off(ticket, now, terms, &mut self.endings))
+        Some(held.hand_off(now, terms, &mut self.endings))
     }
 
     /// Releases those that have lingered long enough.
@@ -173,14 +166,14 @@ impl Permits {
         }
     }
 
-    /// Forgets a lingering ticket. `false` if it does not linger.
-    fn forget_lingering(&mut self, ticket: u64) -> bool {
+    /// Removes a lingering permit from that list. `false` if it does not linger.
+    fn remove_lingering(&mut self, ticket: u64) -> bool {
         let before = self.lingering.len();
         self.lingering.retain(|(_, lingers)| *lingers != ticket);
         self.lingering.len() < before
     }
 
-    // --- what is held ---
+    // --- validity ---
 
     pub(crate) fn is_held(&self, ticket: u64) -> bool {
         self.held.contains_key(&ticket)
@@ -189,53 +182,49 @@ impl Permits {
     #[inline]
     fn get(&self, hold: Hold) -> Option<&Held> {
         let held = &**self.held.get(&hold.ticket)?;
-        (held.handoffs == hold.handoffs && held.guards > 0).then_some(held)
+        (held.hold == hold && held.guards > 0).then_some(held)
     }
 
     #[inline]
     fn get_mut(&mut self, hold: Hold) -> Option<&mut Held> {
         let held = &mut **self.held.get_mut(&hold.ticket)?;
-        (held.handoffs == hold.handoffs && held.guards > 0).then_some(held)
+        (held.hold == hold && held.guards > 0).then_some(held)
     }
 
-    /// Held, and surely so: the deadline has not passed.
+    /// Whether it is held and the deadline has not passed.
     pub(crate) fn is_valid(&self, hold: Hold, now: Instant) -> bool {
         let held = self.get(hold);
         held.is_some_and(|held| held.lost.is_none() && now < held.deadline)
     }
 
-    /// Held and not lost by now. In doubt, perhaps, where a passed deadline means no more than that.
+    /// Returns a permit that is not lost by now. Without `strict`, it is in doubt and not lost after its deadline.
     #[inline]
-    fn get_ours(&mut self, hold: Hold, now: Instant) -> Option<&mut Held> {
+    fn get_not_lost(&mut self, hold: Hold, now: Instant) -> Option<&mut Held> {
         let strict = self.strict;
         let held = self.get_mut(hold)?;
         let expired = strict && held.deadline <= now;
         (!expired && held.lost.is_none()).then_some(held)
     }
 
-    /// How it was lost, if it was. A void hold counts as lost.
+    /// Returns how it was lost, if it was. A void hold counts as lost.
     #[inline]
     pub(crate) fn lost(&self, hold: Hold) -> Option<ErrorKind> {
-        match self.get(hold) {
-            Some(held) => held.lost,
-            None => Some(ErrorKind::Lost),
-        }
+        self.get(hold).map_or(Some(ErrorKind::Lost), |h| h.lost)
     }
 
-    /// The fencing token of a permit that is held.
+    /// Returns the fencing token of a permit that is held.
     pub(crate) fn token(&self, hold: Hold) -> Option<u64> {
-        let held = self.get(hold)?;
-        Some(held.token())
+        self.get(hold).map(Held::token)
     }
 
-    /// When the permit is lost, unless it is confirmed before. `None` where a passed deadline only means doubt.
+    /// When the permit is lost, unless it is confirmed before. `None` if a passed deadline only means doubt.
     #[inline]
     pub(crate) fn expiry(&self, hold: Hold) -> Option<Instant> {
         let held = self.get(hold).filter(|_| self.strict)?;
         Some(held.deadline)
     }
 
-    /// The permits that are lost by now because they were not confirmed.
+    /// Returns the permits that are lost by now because they were not confirmed.
     pub(crate) fn expired(&self, now: Instant) -> Vec<u64> {
         if self.next_expiry().is_none_or(|at| now < at) {
             return Vec::new();
@@ -250,20 +239,12 @@ impl Permits {
         self.held.get(&ticket).map(|held| held.deadline)
     }
 
-    /// Whether a ticket is held and not lost, lingering included.
-    #[cfg(test)]
-    pub(crate) fn counts(&self, ticket: u64) -> bool {
-        self.held
-            .get(&ticket)
-            .is_some_and(|held| held.lost.is_none())
-    }
-
-    /// A grant confirmed at `sent` has so little of its lease left that it must be confirmed before it is used.
+    /// Whether a grant confirmed at `sent` has so little of its lease left that it must be confirmed before it is used.
     pub(crate) fn is_stale(&self, sent: Instant, now: Instant) -> bool {
         (sent + self.lease).saturating_duration_since(now) < self.lease / 3
     }
 
-    /// The permits to renew in this call. Those due soon are renewed along with them, so that all of a name stay
+    /// Returns the permits to renew in this call. Those due soon are renewed along with them, so that all of a name stay
     /// together.
     pub(crate) fn to_renew(&self, now: Instant, most: usize) -> Vec<u64> {
         if !self.renewal_due(now) {
@@ -278,7 +259,7 @@ impl Permits {
         self.renewals.first().is_some_and(|(at, _)| *at <= now)
     }
 
-    /// Half of the lease is over since the last confirmation: the renewal is urgent now.
+    /// Whether half of the lease is over since the last confirmation: the renewal is urgent now.
     pub(crate) fn renewal_overdue(&self, now: Instant) -> bool {
         let renewal = self.renewals.first();
         renewal.is_some_and(|(at, _)| self.overdue(*at) <= now)
@@ -288,14 +269,14 @@ impl Permits {
         renewal + self.lease / 6
     }
 
-    /// The backend has granted a ticket that is held here. If it was lost, the grant is released.
+    /// Releases a ticket that the backend has granted although its permit was lost here.
     pub(crate) fn still_granted(&mut self, ticket: u64) {
         if self.held.get(&ticket).is_none_or(|h| h.lost.is_some()) {
             self.releases.add_again(ticket);
         }
     }
 
-    /// The call that was sent at `sent` has confirmed the permit.
+    /// Extends a permit: the call that was sent at `sent` has confirmed it.
     pub(crate) fn confirm(&mut self, ticket: u64, sent: Instant) {
         self.still_granted(ticket);
         if let Some(held) = self.held.get_mut(&ticket)
@@ -310,7 +291,7 @@ impl Permits {
 
     /// Marks a permit as lost. `None` if it has no guard, or was lost before.
     pub(crate) fn lose(&mut self, ticket: u64, why: ErrorKind) -> Option<Hold> {
-        if self.forget_lingering(ticket) {
+        if self.remove_lingering(ticket) {
             self.release(ticket, None);
             return None;
         }
@@ -320,18 +301,15 @@ impl Permits {
         }
         held.lost = Some(why);
         self.lost += 1;
-        let hold = Hold {
-            ticket,
-            handoffs: held.handoffs,
-        };
-        held.disarm(ticket, &mut self.endings);
+        let hold = held.hold;
+        held.disarm(&mut self.endings);
         self.renewals.remove(&(held.renewal(self.lease), ticket));
-        // It may be queued again, by an `acquire` that was executed late.
+        // An `acquire` that was executed late may have enqueued it again.
         self.releases.add(ticket, None, None);
         Some(hold)
     }
 
-    /// All permits that are not lost yet.
+    /// Returns all permits that are not lost, lingering ones included.
     pub(crate) fn valid_tickets(&self) -> Vec<u64> {
         let valid = self.held.iter().filter(|(_, held)| held.lost.is_none());
         valid.map(|(ticket, _)| *ticket).collect()
@@ -339,50 +317,46 @@ impl Permits {
 
     /// Adds a guard to a held permit. `false` if it is not held any more.
     pub(crate) fn share(&mut self, hold: Hold, now: Instant) -> bool {
-        let held = self.get_ours(hold, now);
+        let held = self.get_not_lost(hold, now);
         held.map(|held| held.guards += 1).is_some()
     }
 
-    /// Drops a guard. The last one releases the ticket, and `answer` is told whether it was held until then. Returns the
+    /// Drops a guard. The last one releases the permit, and `answer` receives whether it was held until then. Returns the
     /// answer if it is known already.
     pub(crate) fn drop_guard(
         &mut self,
         hold: Hold,
         now: Instant,
         answer: Option<Answer>,
-    ) -> Option<(Answer, bool)> {
+    ) -> Option<Answered> {
         let valid = self.is_valid(hold, now);
-        let held = self.get_mut(hold);
-        if held
-            .as_ref()
-            .is_some_and(|held| held.guards == 1 && held.lost.is_none())
-        {
-            self.release(hold.ticket, answer);
-            return None;
-        }
-        match held {
+        match self.get_mut(hold) {
             Some(held) if held.guards > 1 => held.guards -= 1,
+            Some(held) if held.lost.is_none() => {
+                self.release(hold.ticket, answer);
+                return None;
+            }
             Some(_) => drop(self.remove(hold.ticket)),
             None => {}
         }
-        answer.map(|answer| (answer, valid))
+        answer.map(|answer| (answer, Some(valid)))
     }
 
-    /// Releases a permit. `answer` is told whether it was held until then.
+    /// Releases a permit. `answer` receives whether it was held until then.
     pub(crate) fn release(&mut self, ticket: u64, answer: Option<Answer>) {
         if let Some(deadline) = self.remove(ticket) {
             self.releases.add(ticket, Some(deadline), answer);
         }
     }
 
-    /// Forgets a permit. Its deadline, if it was not lost.
+    /// Removes a permit. Returns its deadline if it was not lost.
     fn remove(&mut self, ticket: u64) -> Option<Instant> {
         let mut held = self.held.remove(&ticket)?;
         if held.lost.is_some() {
             self.lost -= 1;
             return None;
         }
-        held.disarm(ticket, &mut self.endings);
+        held.disarm(&mut self.endings);
         self.renewals.remove(&(held.renewal(self.lease), ticket));
         Some(held.deadline)
     }
@@ -392,20 +366,13 @@ impl Permits {
     /// Claims a reserved permit. `false` if it was released already, or is lost by now.
     #[inline]
     pub(crate) fn claim(&mut self, hold: Hold, now: Instant) -> bool {
-        let Some(held) = self.get_ours(hold, now) else {
-            return false;
-        };
-        held.claim();
-        true
+        self.get_not_lost(hold, now).map(Held::claim).is_some()
     }
 
     /// Restarts the reservation. `false` if it was released already.
     pub(crate) fn rearm(&mut self, hold: Hold, now: Instant) -> bool {
-        let Some(held) = self.get_ours(hold, now) else {
-            return false;
-        };
-        held.rearm(now);
-        true
+        let held = self.get_not_lost(hold, now);
+        held.map(|held| held.rearm(now)).is_some()
     }
 
     /// Ends lapsed reservations and long holds. Returns the latter.
@@ -420,9 +387,9 @@ impl Permits {
             };
             held.armed = None;
             if held.ending().is_none_or(|ending| now < ending) {
-                held.arm(ticket, &mut self.endings);
+                held.arm(&mut self.endings);
             } else if held.has_lapsed(now) {
-                // The guard that is still out finds a void hold.
+                // The guard's hold is void from now on.
                 self.release(ticket, None);
             } else {
                 ended.extend(self.lose(ticket, ErrorKind::HeldTooLong));

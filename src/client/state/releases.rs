@@ -2,27 +2,32 @@
 //!
 //! Pure: time is an argument.
 
-use super::waiters::QueueEntry;
+use super::permit::earlier;
+use super::waiters::{QueueEntry, Removed};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-/// The released tickets of one name. Each is resent until it is acknowledged, however long that takes: a call that was
+/// The released tickets of one name. Each is resent until it is acknowledged, however long that is: a call that was
 /// given up may be executed at any later moment, and its tickets are then held for a fresh lease.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Releases {
     lease: Duration,
     all: BTreeMap<u64, Release>,
-    /// Some have to be sent now, the others by then.
+    /// Some have to be sent now.
     at_once: bool,
+    /// The others have to be sent by then.
     by: Option<Instant>,
-    /// No caller has waited for an acknowledgement for a lease before then.
+    /// Before then no caller has waited for an acknowledgement for a lease.
     unanswered_at: Option<Instant>,
 }
 
-/// The receiver of a release's result: whether the permit was held until then.
+/// Receives the result of a release: whether the permit was held until then.
 pub(crate) type Answer = oneshot::Sender<bool>;
+
+/// The result of a release. `None`: it was not acknowledged in time.
+pub(crate) type Answered = (Answer, Option<bool>);
 
 #[derive(Debug)]
 struct Release {
@@ -30,10 +35,10 @@ struct Release {
     sent_since: Option<Instant>,
     /// Another call has carried it since.
     repeated: bool,
-    /// Until when the permit was valid by this process's own reckoning.
+    /// Until when the permit was valid by this process's clock.
     held_until: Option<Instant>,
-    /// Of a queued ticket that was never granted to a caller here: only such a release can be withdrawn, since no guard
-    /// of the ticket was ever out.
+    /// Of a ticket that was never granted to a caller here: only such a release can be withdrawn, since no guard of the
+    /// ticket ever existed.
     entry: Option<QueueEntry>,
     answer: Option<Answer>,
 }
@@ -44,13 +49,11 @@ impl Releases {
     pub(crate) fn new(lease: Duration) -> Self {
         Self {
             lease,
-            all: BTreeMap::new(),
-            at_once: false,
-            by: None,
-            unanswered_at: None,
+            ..Self::default()
         }
     }
 
+    /// Whether every release is acknowledged.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.all.is_empty()
@@ -64,10 +67,10 @@ impl Releases {
         self.all.keys().copied()
     }
 
-    /// When something is due: releases that can wait, or an answer that is given up.
+    /// When releases that can wait are due, or an answer is given up.
     #[inline]
     pub(crate) fn due(&self) -> Option<Instant> {
-        super::permit::earlier(self.by, self.unanswered_at)
+        earlier(self.by, self.unanswered_at)
     }
 
     /// Releases a ticket.
@@ -83,7 +86,7 @@ impl Releases {
         self.at_once = true;
     }
 
-    /// Releases a ticket that the backend holds although it has no use here. An earlier release of it did not help.
+    /// Releases a ticket that the backend has granted without need. An earlier release of it had no effect.
     pub(crate) fn add_again(&mut self, ticket: u64) {
         self.add(ticket, None, None);
         if let Some(release) = self.all.get_mut(&ticket) {
@@ -92,23 +95,22 @@ impl Releases {
         }
     }
 
-    /// Releases the ticket of a removed waiter, at once or with the next call until `by`.
-    pub(crate) fn add_queued(
-        &mut self,
-        ticket: u64,
-        entry: Option<QueueEntry>,
-        by: Option<Instant>,
-    ) {
-        let at_once = self.at_once || by.is_none();
-        self.add(ticket, None, None);
-        self.at_once = at_once;
-        self.by = self.by.or(by);
-        if let Some(release) = self.all.get_mut(&ticket) {
-            release.entry = entry;
+    /// Releases the ticket of a removed waiter if the backend may know it: at once, or with any call until `by`. Returns
+    /// the caller.
+    pub(crate) fn add_removed<C>(&mut self, removed: Removed<C>, by: Option<Instant>) -> C {
+        if removed.entry.is_some() {
+            let at_once = self.at_once || by.is_none();
+            self.add(removed.ticket, None, None);
+            self.at_once = at_once;
+            self.by = self.by.or(by);
+            if let Some(release) = self.all.get_mut(&removed.ticket) {
+                release.entry = removed.entry;
+            }
         }
+        removed.caller
     }
 
-    /// How many tickets surely are queued still: those that no call has released yet.
+    /// How many tickets are still queued, as far as replies have confirmed it: those that no call has released yet.
     pub(crate) fn queued(&self) -> usize {
         let unsent = self.all.values().filter(|r| r.sent_since.is_none());
         unsent
@@ -116,7 +118,7 @@ impl Releases {
             .count()
     }
 
-    /// The backend has queued a ticket whose waiter was removed meanwhile.
+    /// Notes that the backend has queued a ticket after its waiter was removed.
     pub(crate) fn confirm_queued(&mut self, ticket: u64) {
         if let Some(release) = self.all.get_mut(&ticket)
             && let Some(entry) = &mut release.entry
@@ -125,7 +127,7 @@ impl Releases {
         }
     }
 
-    /// `None` unless the release can be withdrawn.
+    /// Returns the entry of a ticket if its release can be withdrawn.
     pub(crate) fn entry(&self, ticket: u64) -> Option<QueueEntry> {
         let release = self.all.get(&ticket);
         release.filter(|r| r.sent_since.is_none())?.entry
@@ -136,7 +138,7 @@ impl Releases {
         self.entry(ticket).is_some() && self.all.remove(&ticket).is_some()
     }
 
-    /// The releases to send in this call.
+    /// Returns the releases to send in this call.
     pub(crate) fn send(&mut self, now: Instant, most: usize) -> Vec<u64> {
         let releases = self.all.iter_mut().take(most);
         let mut awaited = false;
@@ -156,7 +158,7 @@ impl Releases {
         tickets
     }
 
-    /// The releases that were sent were not acknowledged.
+    /// Sends all releases again: a call with some of them was not answered.
     pub(crate) fn resend(&mut self) {
         self.at_once |= !self.all.is_empty();
     }
@@ -165,30 +167,32 @@ impl Releases {
         self.at_once || self.by.is_some_and(|by| by <= now)
     }
 
-    /// A release was acknowledged. `held`: the ticket held a permit until then. Returns the result for its caller.
+    /// Removes a release that was acknowledged. `held`: the ticket was held until then. Returns the result for its caller.
     pub(crate) fn acknowledge(
         &mut self,
         ticket: u64,
         held: bool,
         now: Instant,
-    ) -> Option<(Answer, bool)> {
+    ) -> Option<Answered> {
         let release = self.all.remove(&ticket)?;
-        // An earlier call whose reply was lost may have released it: then only this process's own reckoning is left.
-        let reckoned = release.held_until.is_some_and(|until| now < until);
-        let held = held || (release.repeated && reckoned);
-        release.answer.map(|answer| (answer, held))
+        // An earlier call may have released it, if its reply was lost: then only this process's clock can decide.
+        let valid = release.held_until.is_some_and(|until| now < until);
+        let held = held || (release.repeated && valid);
+        release.answer.map(|answer| (answer, Some(held)))
     }
 
     /// Gives up the answers to releases that were not acknowledged within a lease. The releases themselves stay.
-    pub(crate) fn take_unanswered(&mut self, now: Instant) -> Vec<Answer> {
+    pub(crate) fn give_up_answers(&mut self, now: Instant) -> Vec<Answered> {
         if self.unanswered_at.is_none_or(|at| now < at) {
             return Vec::new();
         }
         let (lease, mut unanswered, mut next) = (self.lease, Vec::new(), None);
         for release in self.all.values_mut().filter(|r| r.answer.is_some()) {
             match release.sent_since.map(|since| since + lease) {
-                Some(at) if at <= now => unanswered.extend(release.answer.take()),
-                at => next = super::permit::earlier(next, at),
+                Some(at) if at <= now => {
+                    unanswered.extend(release.answer.take().map(|answer| (answer, None)));
+                }
+                at => next = earlier(next, at),
             }
         }
         self.unanswered_at = next;

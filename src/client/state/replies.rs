@@ -2,7 +2,7 @@
 
 use super::permit::Hold;
 use super::waiters::{QueueEntry, Removed};
-use super::{Effects, HasTerms, State};
+use super::{Effects, State, Terms};
 use crate::backend::{Grant, Outcome, TicketState};
 use crate::error::{Error, ErrorKind};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use tokio::time::Instant;
 const FIRST_RETRY: Duration = Duration::from_millis(20);
 const LAST_RETRY: Duration = Duration::from_millis(125);
 
-impl<C: HasTerms> State<C> {
+impl<C> State<C> {
     /// The call that was sent at `sent` was answered.
     pub(crate) fn on_reply(
         &mut self,
@@ -26,11 +26,9 @@ impl<C: HasTerms> State<C> {
         };
         self.failures = 0;
         self.retry_at = None;
-        self.trouble = None;
         for (ticket, held) in tickets.release.iter().zip(&outcome.released) {
-            effects
-                .answers
-                .extend(self.permits.releases.acknowledge(*ticket, *held, now));
+            let answered = self.permits.releases.acknowledge(*ticket, *held, now);
+            effects.answered.extend(answered);
         }
         for (ticket, state) in tickets.renew.iter().zip(&outcome.renewed) {
             match state {
@@ -44,12 +42,12 @@ impl<C: HasTerms> State<C> {
                     self.granted(Grant::new(*ticket, *token), sent, now, &mut effects);
                 }
                 TicketState::Queued => {
-                    if !self.waiters.answered(*ticket, sent, now, self.lease) {
+                    if !(self.waiters).confirm_queued(*ticket, sent, now, self.lease) {
                         self.permits.releases.confirm_queued(*ticket);
                     }
                 }
                 TicketState::Refused | TicketState::Gone => {
-                    self.waiters.request_again(*ticket);
+                    self.waiters.resend(*ticket);
                     self.retry_at = Some(now + FIRST_RETRY);
                 }
             }
@@ -66,7 +64,7 @@ impl<C: HasTerms> State<C> {
             self.granted(*grant, sent, now, &mut effects);
         }
         self.poll_at = (outcome.poll_after).map(|after| now + after.min(self.lease));
-        // Waiters that were removed while the call was in flight were queued still.
+        // Tickets of waiters that were removed while the call was in flight were still queued.
         let ours = self.waiters.queued() + self.permits.releases.queued();
         self.handoff.observe(outcome, ours, self.limit, now);
         if outcome.queued > 0 {
@@ -75,32 +73,29 @@ impl<C: HasTerms> State<C> {
         effects
     }
 
-    /// A call failed or was given up. What it carried is added to the next one. `crowded`: the shortest pause, by the
-    /// number of names that retry.
-    pub(crate) fn on_failure(&mut self, jitter: f64, crowded: Duration, now: Instant) {
+    /// A call failed or was given up. What it carried is added to the next one. `least_pause`: before the next one.
+    pub(crate) fn on_failure(&mut self, jitter: f64, least_pause: Duration, now: Instant) {
         self.resend();
         let pause = FIRST_RETRY * (1 << self.failures.min(4));
         self.failures = self.failures.saturating_add(1);
         // A permit must not be lost by a single failed call.
-        let pause = pause.min(LAST_RETRY).max(crowded.min(self.lease / 6));
+        let pause = pause.min(LAST_RETRY).max(least_pause.min(self.lease / 6));
         self.retry_at = Some(now + pause.mul_f64(0.5 + jitter / 2.0));
     }
 
-    /// Refuses the waiters without any answer of the backend, and the tries.
-    pub(crate) fn refuse_newcomers(&mut self, error: &Error) -> Effects<C> {
-        let mut removed = self.waiters.take_newcomers();
-        removed.extend(self.tries.take_all());
+    /// Refuses the tries, and the waiters with a ticket that no answered call has named.
+    pub(crate) fn refuse_unanswered(&mut self, error: &Error) -> Effects<C> {
+        let mut removed = self.waiters.remove_unanswered();
+        removed.extend(self.tries.remove_all());
         self.refuse(removed, error)
     }
 
     /// Refuses all waiters and tries, and releases all permits.
     pub(crate) fn close(&mut self, error: &Error) -> Effects<C> {
-        let mut removed = self.waiters.take_all();
-        removed.extend(self.tries.take_all());
+        let waiters = self.waiters.remove_all();
+        let removed = waiters.chain(self.tries.remove_all()).collect();
         let mut effects = self.refuse(removed, error);
-        for ticket in self.permits.valid_tickets() {
-            self.lose(ticket, error.kind(), &mut effects);
-        }
+        self.lose_permits(error.kind(), &mut effects);
         effects
     }
 
@@ -119,67 +114,68 @@ impl<C: HasTerms> State<C> {
                 doubtful: false,
                 ..
             }) => self.granted(grant, since, now, &mut effects),
-            _ if self.waiters.has_ticket(ticket) => self.waiters.request_again(ticket),
-            _ => self.permits.releases.add_again(ticket),
+            _ => self.confirm_or_release(ticket),
         }
         effects
     }
 
-    /// Every ticket of this node is gone: permits are lost, and the tickets of all waiters are sent again.
+    /// The backend has lost every ticket of this node: permits are lost, and the tickets of all waiters are sent again.
     pub(crate) fn lose_all(&mut self) -> Effects<C> {
         let mut effects = Effects::default();
-        for ticket in self.permits.valid_tickets() {
-            self.lose(ticket, ErrorKind::Lost, &mut effects);
-        }
+        self.lose_permits(ErrorKind::Lost, &mut effects);
         self.resync();
         effects
     }
 
     /// Pushes may have been missed: the tickets of all waiters are sent again.
     pub(crate) fn resync(&mut self) {
-        self.waiters.request_oldest(usize::MAX);
+        self.waiters.resend_oldest(usize::MAX);
     }
 
-    /// A permit was granted, confirmed by a call that was sent at `sent`.
+    /// A ticket was granted, confirmed by a call that was sent at `sent`.
     fn granted(&mut self, grant: Grant, sent: Instant, now: Instant, effects: &mut Effects<C>) {
         let ticket = grant.ticket;
         if self.permits.is_held(ticket) {
             return self.permits.confirm(ticket, sent);
         }
         if self.permits.is_stale(sent, now) {
-            // It must be confirmed before it is used: it is sent (or released) again.
-            if self.tries.has(ticket) {
-                self.tries.request_again(ticket);
-            } else if self.waiters.has_ticket(ticket) {
-                self.waiters.request_again(ticket);
-            } else {
-                self.permits.releases.add_again(ticket);
-            }
-            return;
+            return self.confirm_or_release(ticket);
         }
-        let caller = if let Some(removed) = self.tries.take(ticket) {
-            Some(removed.caller)
-        } else if self.waiters.has_ticket(ticket) {
-            self.waiters.grant(ticket)
-        } else {
-            self.reassign(ticket)
+        let caller = match self.tries.remove(ticket) {
+            Some(removed) => Some((removed.caller, removed.terms)),
+            None if self.waiters.has_ticket(ticket) => self.waiters.grant(ticket),
+            None => self.reassign(ticket),
         };
-        if let Some(caller) = caller {
+        if let Some((caller, terms)) = caller {
             self.stats.granted += 1;
-            let hold = self.permits.hold(grant, sent, now, caller.terms());
+            let hold = self.permits.hold(grant, sent, now, terms);
             effects.granted.push((caller, hold));
         }
     }
 
-    /// A grant whose waiter was removed: the oldest waiter gets it unless its release was sent already; else it is
+    /// A granted ticket must be confirmed before it is used: it is sent again, or released if it has no waiter.
+    fn confirm_or_release(&mut self, ticket: u64) {
+        if !self.tries.resend(ticket) && !self.waiters.resend(ticket) {
+            self.permits.releases.add_again(ticket);
+        }
+    }
+
+    /// A ticket without a waiter was granted: the oldest waiter gets it unless its release was sent already; else it is
     /// released.
-    fn reassign(&mut self, ticket: u64) -> Option<C> {
+    fn reassign(&mut self, ticket: u64) -> Option<(C, Terms)> {
         if !self.waiters.is_empty() && self.permits.releases.withdraw(ticket) {
-            let removed = self.waiters.pop_oldest()?;
-            return Some(self.release_ticket(removed, None));
+            let removed = self.waiters.remove_oldest()?;
+            let terms = removed.terms;
+            return Some((self.permits.releases.add_removed(removed, None), terms));
         }
         self.permits.releases.add_again(ticket);
         None
+    }
+
+    fn lose_permits(&mut self, why: ErrorKind, effects: &mut Effects<C>) {
+        for ticket in self.permits.valid_tickets() {
+            self.lose(ticket, why, effects);
+        }
     }
 
     pub(super) fn lose(&mut self, ticket: u64, why: ErrorKind, effects: &mut Effects<C>) {
@@ -194,21 +190,21 @@ impl<C: HasTerms> State<C> {
     }
 
     fn refuse_try(&mut self, ticket: u64, effects: &mut Effects<C>) {
-        if let Some(removed) = self.tries.take(ticket) {
+        if let Some(removed) = self.tries.remove(ticket) {
             self.stats.limit_reached += 1;
-            let error = Error::new(ErrorKind::LimitReached, "every permit is taken");
+            let error = Error::new(ErrorKind::LimitReached, "no permit is free");
             effects.refused.push((removed.caller, error));
         }
     }
 
     fn refuse(&mut self, removed: Vec<Removed<C>>, error: &Error) -> Effects<C> {
         let mut effects = Effects::default();
+        match error.kind() {
+            ErrorKind::Unavailable => self.stats.unavailable += removed.len() as u64,
+            _ => self.stats.failed += removed.len() as u64,
+        }
         for removed in removed {
-            match error.kind() {
-                ErrorKind::Unavailable => self.stats.unavailable += 1,
-                _ => self.stats.failed += 1,
-            }
-            let caller = self.release_ticket(removed, None);
+            let caller = self.permits.releases.add_removed(removed, None);
             effects.refused.push((caller, error.clone()));
         }
         effects

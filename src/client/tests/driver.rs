@@ -1,4 +1,4 @@
-//! A backend that is slow, silent or gone, and what callers see of it.
+//! A backend that is slow, silent or down, runtimes that end, and what callers see of it.
 
 use crate::backend::{
     Backend, Batching, Call, Capabilities, Event, Events, Inspection, Open, Replies, Session, each,
@@ -9,6 +9,7 @@ use crate::name::{Node, Queue};
 use crate::{Coordinator, Memory, MutexGuard, Semaphore};
 use futures_util::future::{BoxFuture, join_all};
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -18,125 +19,125 @@ use tokio::time::{Instant, sleep, timeout};
 pub(super) const MILLI: Duration = Duration::from_millis(1);
 pub(super) const SECOND: Duration = Duration::from_secs(1);
 
-/// How the backend takes the next calls.
+/// How the backend handles a call.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Manner {
-    /// It answers after this time.
+pub(super) enum Behavior {
+    /// It replies after this time.
     After(Duration),
-    /// It never answers, and carries nothing out.
+    /// It never replies, and executes nothing.
     Silent,
     /// It fails at once.
     Refusing,
-    /// A bug.
+    /// It panics.
     Panicking,
 }
 
-/// A door in front of [`Memory`].
+/// A proxy in front of [`Memory`].
 #[derive(Clone)]
-pub(super) struct Door {
+pub(super) struct Proxy {
     memory: Memory,
-    manners: Arc<Mutex<Manners>>,
-    witness: Arc<Witness>,
+    behaviors: Arc<Mutex<Behaviors>>,
+    counters: Arc<Counters>,
 }
 
-/// What the door has seen.
+/// How many calls the proxy received.
 #[derive(Debug, Default)]
-struct Witness {
+struct Counters {
     calls: AtomicUsize,
-    under_way: AtomicUsize,
-    most: AtomicUsize,
+    in_flight: AtomicUsize,
+    max_in_flight: AtomicUsize,
 }
 
 #[derive(Debug)]
-struct Manners {
+struct Behaviors {
     /// For one call each.
-    next: VecDeque<Manner>,
-    then: Manner,
+    next: VecDeque<Behavior>,
+    then: Behavior,
 }
 
-struct Behind {
+struct ProxySession {
     session: Arc<dyn Session>,
-    manners: Arc<Mutex<Manners>>,
-    witness: Arc<Witness>,
+    behaviors: Arc<Mutex<Behaviors>>,
+    counters: Arc<Counters>,
 }
 
-/// [`Memory`], with its events at hand.
+/// [`Memory`], with access to its events.
 #[derive(Clone, Default)]
-struct Tapped {
+struct WithEvents {
     memory: Memory,
     events: Arc<Mutex<Option<Events>>>,
 }
 
-impl Backend for Tapped {}
+impl Backend for WithEvents {}
 
-impl Open for Tapped {
+impl Open for WithEvents {
     fn open(self, node: Node, events: Events) -> Arc<dyn Session> {
         *self.events.lock().unwrap() = Some(events.clone());
         self.memory.open(node, events)
     }
 }
 
-impl Door {
-    pub(super) fn new(then: Manner) -> Self {
+impl Proxy {
+    pub(super) fn new(then: Behavior) -> Self {
         let next = VecDeque::new();
         Self {
             memory: Memory::new(),
-            manners: Arc::new(Mutex::new(Manners { next, then })),
-            witness: Arc::default(),
+            behaviors: Arc::new(Mutex::new(Behaviors { next, then })),
+            counters: Arc::default(),
         }
     }
 
-    pub(super) fn set(&self, then: Manner) {
-        self.manners.lock().unwrap().then = then;
+    pub(super) fn set(&self, then: Behavior) {
+        self.behaviors.lock().unwrap().then = then;
     }
 
-    fn once(&self, manner: Manner) {
-        self.manners.lock().unwrap().next.push_back(manner);
+    fn once(&self, behavior: Behavior) {
+        self.behaviors.lock().unwrap().next.push_back(behavior);
     }
 
     pub(super) fn semaphore(&self, lease: Duration) -> (Coordinator, Semaphore) {
         let permits = Coordinator::builder(self.clone()).lease(lease);
-        let permits = permits.build().expect("a fine lease");
-        let semaphore = permits.semaphore("test", 1).expect("a fine limit");
+        let permits = permits.build().expect("a valid lease");
+        let semaphore = permits.semaphore("test", 1).expect("a valid limit");
         (permits, semaphore)
     }
 }
 
-impl Witness {
+impl Counters {
     async fn watch(&self, call: impl Future<Output = ()>) {
-        let under_way = self.under_way.fetch_add(1, Relaxed) + 1;
-        self.most.fetch_max(under_way, Relaxed);
+        let in_flight = self.in_flight.fetch_add(1, Relaxed) + 1;
+        self.max_in_flight.fetch_max(in_flight, Relaxed);
         call.await;
-        self.under_way.fetch_sub(1, Relaxed);
+        self.in_flight.fetch_sub(1, Relaxed);
     }
 }
 
-impl Backend for Door {}
+impl Backend for Proxy {}
 
-impl Open for Door {
+impl Open for Proxy {
     fn open(self, node: Node, events: Events) -> Arc<dyn Session> {
-        Arc::new(Behind {
+        Arc::new(ProxySession {
             session: self.memory.open(node, events),
-            manners: self.manners,
-            witness: self.witness,
+            behaviors: self.behaviors,
+            counters: self.counters,
         })
     }
 }
 
-impl Session for Behind {
+impl Session for ProxySession {
     fn exchange(&self, batch: Vec<Call>) -> Replies<'_> {
         each(batch, |call| {
-            let manner = {
-                let mut manners = self.manners.lock().unwrap();
-                manners.next.pop_front().unwrap_or(manners.then)
+            let behavior = {
+                let mut behaviors = self.behaviors.lock().unwrap();
+                behaviors.next.pop_front().unwrap_or(behaviors.then)
             };
             async move {
-                self.witness.calls.fetch_add(1, Relaxed);
-                match manner {
-                    Manner::After(time) => self.witness.watch(sleep(time)).await,
-                    Manner::Silent => std::future::pending().await,
-                    Manner::Panicking => panic!("a bug of the backend"),
-                    Manner::Refusing => {
+                self.counters.calls.fetch_add(1, Relaxed);
+                match behavior {
+                    Behavior::After(time) => self.counters.watch(sleep(time)).await,
+                    Behavior::Silent => std::future::pending().await,
+                    Behavior::Panicking => panic!("the backend panics"),
+                    Behavior::Refusing => {
                         return Err(Error::new(ErrorKind::Unavailable, "refused"));
                     }
                 }
@@ -166,7 +167,7 @@ impl Session for Behind {
     }
 }
 
-/// How long it took, and what came of it.
+/// Returns how long a future took, and its output.
 pub(super) async fn timed<T>(future: impl Future<Output = T>) -> (Duration, T) {
     let before = Instant::now();
     let result = future.await;
@@ -174,14 +175,14 @@ pub(super) async fn timed<T>(future: impl Future<Output = T>) -> (Duration, T) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_slow_answer_is_heard_however_many_come_meanwhile() {
-    let door = Door::new(Manner::After(350 * MILLI));
-    let (_permits, semaphore) = door.semaphore(10 * SECOND);
+async fn a_slow_reply_is_received_however_many_waiters_arrive_meanwhile() {
+    let proxy = Proxy::new(Behavior::After(350 * MILLI));
+    let (_permits, semaphore) = proxy.semaphore(10 * SECOND);
     let first = tokio::spawn({
         let semaphore = semaphore.clone();
         async move { semaphore.acquire().await }
     });
-    // Each of them has something new to say while the first call is under way.
+    // Each of them has a new ticket to send while the first call is in flight.
     let mut others = Vec::new();
     for _ in 0..20 {
         sleep(30 * MILLI).await;
@@ -197,15 +198,15 @@ async fn a_slow_answer_is_heard_however_many_come_meanwhile() {
 }
 
 #[test]
-fn a_try_is_answered_though_the_runtime_goes_that_asked_for_it() {
-    let door = Door::new(Manner::After(Duration::ZERO));
-    door.once(Manner::Silent);
-    door.once(Manner::Silent);
-    let permits = Coordinator::builder(door.clone()).outage_after(30 * SECOND);
-    let permits = permits.build().expect("fine settings");
-    // Room for both: the other one may be served before its runtime has dropped it.
-    let semaphore = permits.semaphore("test", 2).expect("a fine limit");
-    // The pump lives here, and is about to ask for the second time when this goes.
+fn a_try_is_answered_although_the_runtime_of_the_driver_ends() {
+    let proxy = Proxy::new(Behavior::After(Duration::ZERO));
+    proxy.once(Behavior::Silent);
+    proxy.once(Behavior::Silent);
+    let permits = Coordinator::builder(proxy.clone()).outage_after(30 * SECOND);
+    let permits = permits.build().expect("valid settings");
+    // A permit for both: the other one may be served before its runtime has dropped it.
+    let semaphore = permits.semaphore("test", 2).expect("a valid limit");
+    // The driver runs here, and is about to send the second call when this runtime ends.
     let there = Builder::new_multi_thread().enable_all().build().unwrap();
     let other = semaphore.clone();
     there.spawn(async move { other.try_acquire().await.map(drop) });
@@ -224,29 +225,29 @@ fn a_try_is_answered_though_the_runtime_goes_that_asked_for_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn newcomers_are_refused_in_time_however_the_backend_fails() {
+async fn new_waiters_are_refused_in_time_however_the_backend_fails() {
     for lease in [SECOND, 10 * SECOND] {
         for quick in 0..12 {
-            let door = Door::new(Manner::Silent);
+            let proxy = Proxy::new(Behavior::Silent);
             for _ in 0..quick {
-                door.once(Manner::Refusing);
+                proxy.once(Behavior::Refusing);
             }
-            let (_permits, semaphore) = door.semaphore(lease);
+            let (_permits, semaphore) = proxy.semaphore(lease);
             let (took, answer) = timed(semaphore.acquire()).await;
             assert_eq!(answer.unwrap_err().kind(), ErrorKind::Unavailable);
-            let fine = SECOND..=1250 * MILLI;
-            assert!(fine.contains(&took), "{took:?}, {lease:?}, {quick}");
+            let expected = SECOND..=1250 * MILLI;
+            assert!(expected.contains(&took), "{took:?}, {lease:?}, {quick}");
             let (took, answer) = timed(semaphore.try_acquire()).await;
             assert_eq!(answer.unwrap_err().kind(), ErrorKind::Unavailable);
-            assert_eq!(took, Duration::ZERO, "it is known by now");
+            assert_eq!(took, Duration::ZERO, "the outage is known");
         }
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_second_outage_is_like_the_first_and_who_was_answered_waits_on() {
-    let door = Door::new(Manner::After(MILLI));
-    let (_permits, semaphore) = door.semaphore(10 * SECOND);
+async fn a_second_outage_is_like_the_first_and_queued_waiters_keep_waiting() {
+    let proxy = Proxy::new(Behavior::After(MILLI));
+    let (_permits, semaphore) = proxy.semaphore(10 * SECOND);
     let held = semaphore.acquire().await.unwrap();
     let waiting = tokio::spawn({
         let semaphore = semaphore.clone();
@@ -254,25 +255,29 @@ async fn a_second_outage_is_like_the_first_and_who_was_answered_waits_on() {
     });
     sleep(SECOND).await;
     for _ in 0..2 {
-        door.set(Manner::Silent);
+        proxy.set(Behavior::Silent);
         let (took, answer) = timed(semaphore.acquire()).await;
         assert_eq!(answer.unwrap_err().kind(), ErrorKind::Unavailable);
         assert!((SECOND..=1250 * MILLI).contains(&took), "{took:?}");
         sleep(2 * SECOND).await;
-        door.set(Manner::After(MILLI));
+        proxy.set(Behavior::After(MILLI));
         sleep(SECOND).await;
         assert!(held.is_valid() && !waiting.is_finished());
         let error = semaphore.try_acquire().await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::LimitReached, "it answers again");
+        assert_eq!(
+            error.kind(),
+            ErrorKind::LimitReached,
+            "the backend answers again"
+        );
     }
     drop(held);
     drop(waiting.await.unwrap().expect("a permit"));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_session_that_ends_loses_every_permit_at_once_and_those_who_wait_get_in() {
-    let tapped = Tapped::default();
-    let permits = Coordinator::new(tapped.clone());
+async fn a_session_that_ends_loses_every_permit_at_once_and_waiters_are_served() {
+    let backend = WithEvents::default();
+    let permits = Coordinator::new(backend.clone());
     let one = permits.mutex("one").unwrap();
     let many = permits.semaphore("many", 2).unwrap();
     let (guard, permit) = (one.lock().await.unwrap(), many.acquire().await.unwrap());
@@ -282,27 +287,27 @@ async fn a_session_that_ends_loses_every_permit_at_once_and_those_who_wait_get_i
     });
     sleep(10 * MILLI).await;
     let start = Instant::now();
-    let events = tapped.events.lock().unwrap().clone().unwrap();
+    let events = backend.events.lock().unwrap().clone().unwrap();
     events.send(Event::Lost);
     timeout(SECOND, guard.lost())
         .await
-        .expect("the guard is told");
+        .expect("the guard reports it");
     timeout(SECOND, permit.lost())
         .await
-        .expect("the permit is told");
+        .expect("the permit reports it");
     assert!(start.elapsed() < 10 * MILLI);
     assert_eq!((many.stats().lost, many.stats().in_use), (1, 0));
-    let guard = timeout(SECOND, waiter).await.expect("it gets in");
+    let guard = timeout(SECOND, waiter).await.expect("it is served");
     assert!(guard.unwrap().unwrap().is_valid());
 }
 
 #[tokio::test(start_paused = true)]
-async fn ten_thousand_keys_are_renewed_and_nobody_waits_behind_them() {
-    let door = Door::new(Manner::After(10 * MILLI));
-    let permits = Coordinator::new(door.clone());
+async fn ten_thousand_keys_are_renewed_and_no_waiter_is_delayed_by_them() {
+    let proxy = Proxy::new(Behavior::After(10 * MILLI));
+    let permits = Coordinator::new(proxy.clone());
     let guards = ten_thousand(&permits).await;
-    door.witness.most.store(0, Relaxed);
-    // All of them are due at once, and then again. Newcomers come by all the while.
+    proxy.counters.max_in_flight.store(0, Relaxed);
+    // All of them are due at once, and then again. New waiters arrive all the time.
     let start = Instant::now();
     while start.elapsed() < 8 * SECOND {
         let (took, guard) = timed(permits.mutex("another").unwrap().lock()).await;
@@ -310,42 +315,42 @@ async fn ten_thousand_keys_are_renewed_and_nobody_waits_behind_them() {
         guard.unwrap().unlock().await.unwrap();
     }
     assert!(guards.iter().all(|guard| guard.is_valid()));
-    let most = door.witness.most.load(Relaxed);
-    // Renewals use half of what may be in flight.
+    let most = proxy.counters.max_in_flight.load(Relaxed);
+    // Renewals use half of the calls that may be in flight.
     assert!((30..=34).contains(&most), "{most} calls at a time");
 }
 
 async fn ten_thousand(permits: &Coordinator) -> Vec<MutexGuard> {
     let locks = (0..10_000).map(|n| {
-        let mutex = permits.mutex(n.to_string()).expect("a fine name");
+        let mutex = permits.mutex(n.to_string()).expect("a valid name");
         async move { mutex.lock().await.expect("free") }
     });
     join_all(locks).await
 }
 
 #[tokio::test(start_paused = true)]
-async fn ten_thousand_keys_do_not_storm_a_backend_that_is_down() {
-    let door = Door::new(Manner::After(10 * MILLI));
-    let permits = Coordinator::new(door.clone());
+async fn ten_thousand_keys_do_not_flood_a_backend_that_is_down() {
+    let proxy = Proxy::new(Behavior::After(10 * MILLI));
+    let permits = Coordinator::new(proxy.clone());
     drop(ten_thousand(&permits).await);
-    door.set(Manner::Refusing);
+    proxy.set(Behavior::Refusing);
     sleep(SECOND).await;
-    door.witness.calls.store(0, Relaxed);
+    proxy.counters.calls.store(0, Relaxed);
     sleep(5 * SECOND).await;
-    let calls = door.witness.calls.load(Relaxed);
+    let calls = proxy.counters.calls.load(Relaxed);
     assert!(calls < 100_000, "{calls} in five seconds");
-    // When it is back everything is said, soon.
-    door.set(Manner::After(10 * MILLI));
+    // When it is up again, everything is sent soon.
+    proxy.set(Behavior::After(10 * MILLI));
     let (took, done) = timed(permits.shutdown(SECOND)).await;
     assert!(done.is_ok() && took < 2 * SECOND, "{done:?} after {took:?}");
 }
 
 #[test]
-fn a_permit_that_lingered_is_renewed_though_the_runtime_is_gone_that_it_came_on() {
+fn a_permit_that_lingered_is_renewed_although_the_runtime_of_its_acquire_has_ended() {
     for gone_before in [true, false] {
         let permits = Coordinator::builder(Memory::new()).lease(SECOND);
-        let permits = permits.build().expect("a fine lease");
-        let semaphore = permits.semaphore("test", 4).expect("a fine limit");
+        let permits = permits.build().expect("a valid lease");
+        let semaphore = permits.semaphore("test", 4).expect("a valid limit");
         let runtime = || Builder::new_current_thread().enable_all().build().unwrap();
         let (here, mut there) = (runtime(), Some(runtime()));
         if let Some(there) = &there {
@@ -392,7 +397,7 @@ async fn many_names_share_one_task_which_ends_with_the_coordinator() {
 }
 
 #[test]
-fn a_runtime_that_ends_under_its_coordinator_leaves_errors_and_no_waits() {
+fn a_given_runtime_that_ends_leaves_errors_and_no_waits() {
     let given = Builder::new_current_thread().enable_all().build().unwrap();
     let here = Builder::new_current_thread().enable_all().build().unwrap();
     let memory = Memory::new();
@@ -444,7 +449,10 @@ fn a_dedicated_thread_ends_with_its_coordinator() {
     drop(permits);
     let end = std::time::Instant::now() + 10 * SECOND;
     while threads() > 0 {
-        assert!(std::time::Instant::now() < end, "the thread goes on");
+        assert!(
+            std::time::Instant::now() < end,
+            "the thread is still running"
+        );
         std::thread::yield_now();
     }
 }
@@ -454,7 +462,7 @@ fn current_thread() -> tokio::runtime::Runtime {
 }
 
 #[test]
-fn a_driver_that_was_replaced_takes_no_wakeup() {
+fn a_driver_that_was_replaced_consumes_no_wakeup() {
     let permits = Coordinator::new(Memory::new());
     let semaphore = permits.semaphore("test", 4).unwrap();
     let (one, two) = (current_thread(), current_thread());
@@ -477,18 +485,18 @@ fn a_driver_that_was_replaced_takes_no_wakeup() {
 
 #[tokio::test(start_paused = true)]
 async fn a_shutdown_of_many_names_during_an_outage_is_bounded() {
-    let door = Door::new(Manner::After(10 * MILLI));
-    let permits = Coordinator::new(door.clone());
+    let proxy = Proxy::new(Behavior::After(10 * MILLI));
+    let permits = Coordinator::new(proxy.clone());
     let guards = ten_thousand(&permits).await;
-    door.set(Manner::Silent);
+    proxy.set(Behavior::Silent);
     let (took, result) = timed(permits.shutdown(Duration::ZERO)).await;
-    assert!(result.is_err(), "permits were taken back");
+    assert!(result.is_err(), "permits were still held");
     assert!(took < 4 * SECOND, "{took:?}");
     drop(guards);
 }
 
 #[test]
-fn a_flush_and_a_shutdown_end_though_the_given_runtime_has_ended() {
+fn a_flush_and_a_shutdown_end_although_the_given_runtime_has_ended() {
     let (given, here) = (current_thread(), current_thread());
     let builder = Coordinator::builder(Memory::new()).runtime(given.handle().clone());
     let permits = builder.build().unwrap();
@@ -535,13 +543,29 @@ fn a_runtime_without_timers_is_an_error() {
 
 #[tokio::test(start_paused = true)]
 async fn a_panic_ends_a_driver_and_no_wait() {
-    let door = Door::new(Manner::After(10 * MILLI));
-    let permits = Coordinator::new(door.clone());
+    let proxy = Proxy::new(Behavior::After(10 * MILLI));
+    let permits = Coordinator::new(proxy.clone());
     let lock = permits.mutex("a").unwrap();
     drop(lock.lock().await.unwrap());
-    door.once(Manner::Panicking);
+    proxy.once(Behavior::Panicking);
     let other = permits.mutex("b").unwrap();
     let both = async { tokio::join!(lock.lock(), other.lock()) };
-    let (one, other) = timeout(SECOND, both).await.expect("the driver starts anew");
+    let (one, other) = timeout(SECOND, both)
+        .await
+        .expect("the driver starts again");
     assert!(one.unwrap().is_valid() && other.unwrap().is_valid());
+}
+
+#[test]
+fn a_runtime_that_ends_in_a_panic_with_unsent_releases_unwinds() {
+    let permits = Coordinator::new(Memory::new());
+    let lock = permits.mutex("a").unwrap();
+    let result = catch_unwind(AssertUnwindSafe(|| {
+        let runtime = current_thread();
+        let _guard = runtime.block_on(lock.lock()).unwrap();
+        panic!("a panic of the application");
+    }));
+    assert!(result.is_err());
+    let again = current_thread().block_on(async { timeout(SECOND, lock.lock()).await });
+    assert!(again.expect("the release is sent").is_ok());
 }

@@ -2,11 +2,23 @@
 
 mod driver;
 mod handoff;
+mod outage;
+mod schedule;
 mod scheduling;
 mod simulation;
+mod waiters;
 
-use super::state::{Effects, HasTerms, Plan, State, Tickets};
+use super::panics::lock;
+use super::registry::Client;
+use super::state::{Effects, Plan, State, Tickets};
 use tokio::time::Instant;
+
+impl Client {
+    /// How many names this process knows.
+    pub(crate) fn names(&self) -> usize {
+        lock(&self.by_queue).len()
+    }
+}
 
 /// What the driver does with a name.
 #[derive(Debug)]
@@ -19,7 +31,7 @@ enum Step {
 }
 
 /// The next step about a name. `renew`: a renewal that is not urgent may be sent.
-fn next_step<C: HasTerms>(state: &mut State<C>, now: Instant, renew: bool) -> (Step, Effects<C>) {
+fn next_step<C>(state: &mut State<C>, now: Instant, renew: bool) -> (Step, Effects<C>) {
     let (tickets, effects) = state.next_call(now, renew);
     let step = match tickets {
         Some(tickets) => Step::Send(tickets),

@@ -1,11 +1,11 @@
 //! Random runs of the driver's scheduling in simulated time: many names in a few groups, one of which is flooded, over the
 //! in-process backend. Calls are late, fail or get lost. Checked after each event: no name is forgotten, no name waits for
-//! more turns than its place in the schedule allows, and no permit is lost as long as calls are answered.
+//! more turns than the names before it allow, and no permit is lost as long as calls are answered.
 
 use crate::backend::memory::queue::TicketQueue;
 use crate::backend::{Call, Events, Reply};
-use crate::client::driver::{Position, Schedule};
-use crate::client::state::{Effects, HasTerms, Hold, Plan, Shortcuts, State, Terms, Tickets};
+use crate::client::schedule::{Position, Schedule};
+use crate::client::state::{Effects, Hold, Plan, Shortcuts, State, Terms, Tickets};
 use crate::name::{Node, Queue};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
@@ -21,18 +21,15 @@ const NAMES: usize = 60;
 const CALLS: usize = 8;
 const IN_FLIGHT: usize = 2;
 
-/// Takes permits without any terms.
-struct Caller;
-
 struct Name {
     queue: Queue,
     group: u64,
     room: TicketQueue,
-    state: State<Caller>,
+    state: State<()>,
     position: Position,
     in_flight: Option<u64>,
     holds: Vec<Hold>,
-    /// How many names may be taken before this one, since it became urgent.
+    /// How many names may get their turn before this one does.
     turns_left: Option<usize>,
 }
 
@@ -54,12 +51,6 @@ struct World {
     reliable: bool,
     served: usize,
     renewed: usize,
-}
-
-impl HasTerms for Caller {
-    fn terms(&self) -> Terms {
-        Terms::default()
-    }
 }
 
 #[test]
@@ -125,7 +116,7 @@ impl World {
         match self.rng.random_range(0..10) {
             0..=3 => {
                 let (ticket, now) = (self.number(), self.instant());
-                self.names[n].state.join(ticket, now, Caller);
+                (self.names[n].state).join(ticket, now, Terms::default(), ());
                 self.follow_up(n);
             }
             4..=5 => {
@@ -149,17 +140,17 @@ impl World {
         self.check();
     }
 
-    /// As the driver does.
+    /// Does what the driver does.
     fn drive(&mut self) {
         let now = self.instant();
-        while let Some((key, n)) = self.schedule.take_due(now) {
-            self.names[n].position.timer_is_over(key);
+        while let Some((key, n)) = self.schedule.pop_due(now) {
+            self.names[n].position.on_timer(key);
             let effects = self.names[n].state.tick(now);
             self.follow_up(n);
             self.deliver(n, effects);
         }
         while self.batches.len() < IN_FLIGHT {
-            let ready = || self.schedule.take_ready(true);
+            let ready = || self.schedule.pop_ready(true);
             let ready: Vec<_> = std::iter::from_fn(ready).take(CALLS).collect();
             if ready.is_empty() {
                 return;
@@ -169,7 +160,7 @@ impl World {
                 if !renewal {
                     self.count_turn(n);
                 }
-                self.names[n].position.is_taken(renewal);
+                self.names[n].position.on_turn(renewal);
                 if self.names[n].in_flight.is_none() {
                     let (tickets, effects) = self.names[n].state.next_call(now, renewal);
                     if let Some(tickets) = tickets {
@@ -209,7 +200,7 @@ impl World {
         (n, number, sent, reply.filter(|_| !fails))
     }
 
-    /// Until the next batch ends or the next timer is over, or a little.
+    /// Advances to the end of the next batch or to the next timer, by 30 ms at most.
     fn pass_time(&mut self) {
         let timer = self.schedule.next_timer().map(|at| at - self.base);
         let batch = self.batches.keys().next().map(|(end, _)| *end);
@@ -241,7 +232,7 @@ impl World {
         self.deliver(n, effects);
     }
 
-    fn deliver(&mut self, n: usize, effects: Effects<Caller>) {
+    fn deliver(&mut self, n: usize, effects: Effects<()>) {
         assert!(
             !self.reliable || effects.lost.is_empty(),
             "a renewal was late"
@@ -280,7 +271,7 @@ impl World {
         }
     }
 
-    /// An urgent name gets its turn.
+    /// Counts the turn of an urgent name for the others.
     fn count_turn(&mut self, n: usize) {
         self.names[n].turns_left = None;
         for (other, name) in self.names.iter_mut().enumerate() {

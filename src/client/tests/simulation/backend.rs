@@ -1,4 +1,4 @@
-//! The backend of a run: the one in process, and what must hold whenever it has carried something out.
+//! The backend of a run: the one in process, and what must hold whenever it has executed a call.
 
 use super::Time;
 use super::trace::note;
@@ -9,30 +9,30 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What it shows when a run begins, since 1970.
+/// Its wall clock at the start of a run, since 1970.
 const EPOCH: Duration = Duration::from_secs(1_700_000_000);
 
 pub(super) struct Backend {
     pub(super) room: TicketQueue,
-    /// Nothing is carried out before then.
+    /// Nothing is executed before then.
     pub(super) stalled_until: Time,
-    /// The last call of each node that was carried out.
-    words: HashMap<String, Word>,
+    /// The last heartbeat of each node.
+    heartbeats: HashMap<String, Heartbeat>,
     tokens: BTreeSet<u64>,
 }
 
-/// Who is told of which grants.
+/// The grants to push, each with the receiver.
 pub(super) type Pushes = Vec<(Arc<Events>, Grant)>;
 
 #[derive(Clone, Copy, Debug)]
-struct Word {
+struct Heartbeat {
     number: u64,
     limit: u32,
-    /// So long the node is alive by it.
+    /// The node is alive until then.
     until: Duration,
 }
 
-/// What the wall clock of the backend shows so long after the run began.
+/// Returns the wall clock of the backend at this time after the start of the run.
 pub(super) fn wall_clock(since: Duration) -> Duration {
     EPOCH + since
 }
@@ -46,12 +46,12 @@ impl Backend {
         Self {
             room: TicketQueue::new(server_time(0), 0),
             stalled_until: 0,
-            words: HashMap::new(),
+            heartbeats: HashMap::new(),
             tokens: BTreeSet::new(),
         }
     }
 
-    /// Carries a call out.
+    /// Executes a call.
     pub(super) fn exchange(
         &mut self,
         node: &Node,
@@ -61,11 +61,11 @@ impl Backend {
     ) -> (Reply, Pushes) {
         let time = server_time(now);
         let before = self.room.held().count();
-        let last = self.words.get(node.as_str()).copied();
+        let last = self.heartbeats.get(node.as_str()).copied();
         let (reply, pushes) = self.room.exchange(node, events, call, time);
         note!(
             now,
-            "   {} is carried out: {}, {} pushes",
+            "   {} is executed: {}, {} pushes",
             call.number,
             if matches!(reply, Reply::Stale) {
                 "stale"
@@ -85,14 +85,14 @@ impl Backend {
             let known = last.filter(|last| last.until > time);
             assert!(
                 known.is_none_or(|last| last.number <= call.number),
-                "late, and carried out"
+                "a late call is executed"
             );
-            let word = Word {
+            let heartbeat = Heartbeat {
                 number: call.number,
                 limit: call.limit,
                 until,
             };
-            self.words.insert(node.as_str().to_owned(), word);
+            self.heartbeats.insert(node.as_str().to_owned(), heartbeat);
         }
         self.check_grants(now);
         if let Reply::Done(outcome) = &reply {
@@ -104,15 +104,15 @@ impl Backend {
             let answers = outcome.renewed.iter().chain(&outcome.acquired);
             for (ticket, answer) in sent.zip(answers.chain(&outcome.tried)) {
                 let held = self.room.permit(node, *ticket).is_some();
-                let says_so = matches!(answer, TicketState::Held { .. });
-                assert!(held || !says_so, "{ticket}: {answer:?}");
+                let is_reported = matches!(answer, TicketState::Held { .. });
+                assert!(held || !is_reported, "{ticket}: {answer:?}");
             }
         }
         let pushes = pushes.into_iter().map(|push| (push.to, push.grant));
         (reply, pushes.collect())
     }
 
-    /// Throws a ticket out.
+    /// Evicts a ticket.
     pub(super) fn evict(&mut self, ticket: &str, now: Time) -> Pushes {
         let (found, pushes) = self.room.evict(ticket, server_time(now));
         assert!(found);
@@ -125,14 +125,14 @@ impl Backend {
     pub(super) fn flush(&mut self, now: Time) {
         let last_token = self.room.last_token();
         self.room = TicketQueue::new(server_time(now), last_token);
-        self.words.clear();
+        self.heartbeats.clear();
     }
 
     pub(super) fn waiting(&mut self, now: Time) -> u64 {
         self.room.inspect(server_time(now)).queued
     }
 
-    /// Who has been let in was alive, there was room by his own limit, and his token is above all before.
+    /// Checks the new grants: each node was alive, a permit was free by its own limit, and the token is above all earlier ones.
     fn check_grants(&mut self, now: Time) {
         let before = self.tokens.last().copied().unwrap_or(0);
         let all = self.room.held().count();
@@ -142,15 +142,18 @@ impl Backend {
             .collect();
         new.sort_unstable();
         for (n, (token, node, deadline)) in new.iter().enumerate() {
-            assert!(*token > before, "tokens rise: {token} after {before}");
-            let Word { limit, until, .. } = self.words[node];
+            assert!(*token > before, "tokens increase: {token} after {before}");
+            let Heartbeat { limit, until, .. } = self.heartbeats[node];
             let in_use = all - new.len() + n;
             assert!(
                 in_use < limit as usize,
                 "{in_use} in use at a limit of {limit}"
             );
-            assert!(until > server_time(now), "granted to the dead");
-            assert_eq!(*deadline, until, "a lease from its node's last word");
+            assert!(
+                until > server_time(now),
+                "granted to a node with an expired lease"
+            );
+            assert_eq!(*deadline, until, "a lease from its node's last heartbeat");
         }
         self.tokens
             .extend(new.into_iter().map(|(token, _, _)| token));

@@ -1,9 +1,8 @@
-//! Those who come, wait or give up, get in and hold for a while.
+//! The callers: they arrive, wait or give up, are granted permits and hold them for a while.
 
 use super::trace::note;
-use super::{Happening, MILLI, World};
-use crate::client::state::{Effects, HasTerms};
-use crate::client::state::{Hold, Terms};
+use super::{MILLI, NodeEvent, World};
+use crate::client::state::{Effects, Hold, Terms};
 use crate::error::{Error, ErrorKind};
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -11,33 +10,33 @@ use tokio::sync::oneshot;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Caller {
     pub(super) answers: u32,
-    pub(super) gave_up: bool,
+    pub(super) has_given_up: bool,
 }
 
-/// A caller's end.
+/// The caller's end of a wait.
 #[derive(Debug)]
-pub(super) struct Ends {
+pub(super) struct CallerEnd {
     pub(super) caller: usize,
     pub(super) terms: Terms,
 }
 
 impl World {
-    pub(super) fn come(&mut self) {
+    pub(super) fn add_caller(&mut self) {
         let n = self.rng.below(self.nodes.len() as u64) as usize;
         let now = self.instant();
-        let peer = &mut self.nodes[n];
-        if !peer.alive || peer.paused {
+        let node = &mut self.nodes[n];
+        if !node.alive || node.paused {
             return;
         }
-        if peer.outages.outage_at(now).is_some() {
-            peer.state.probe();
-            return self.pump(n);
+        if node.outages.outage(now).is_some() {
+            node.state.probe = true;
+            return self.drive(n);
         }
-        if peer.state.waiters.len() > 15 {
+        if node.state.waiters.len() > 15 {
             return;
         }
         let tries = self.rng.chance(150);
-        if tries && !peer.state.waiters.is_empty() {
+        if tries && !node.state.waiters.is_empty() {
             return;
         }
         let terms = Terms {
@@ -49,97 +48,100 @@ impl World {
         let caller = self.callers.len();
         self.callers.push(Caller {
             answers: 0,
-            gave_up: false,
+            has_given_up: false,
         });
         note!(
             self.now,
-            "{n}: caller {caller} comes, tries: {tries}, {terms:?}"
+            "{n}: caller {caller} arrives, tries: {tries}, {terms:?}"
         );
-        let peer = &mut self.nodes[n];
-        if let Some(hold) = peer.state.take_lingering(terms, now) {
-            self.seen.lingered += 1;
+        let node = &mut self.nodes[n];
+        if let Some(hold) = node.state.acquire_lingering(terms, now) {
+            self.coverage.lingered += 1;
             self.check_limit_here(n);
-            self.acquire(n, Ends { caller, terms }, hold);
-            return self.pump(n);
+            self.granted(n, CallerEnd { caller, terms }, hold);
+            return self.drive(n);
         }
-        peer.last_number += 1;
-        let ticket = peer.last_number;
+        node.last_number += 1;
+        let ticket = node.last_number;
         if tries {
-            peer.tries.insert(ticket, caller);
-            peer.state.try_join(ticket, Ends { caller, terms });
+            node.tries.insert(ticket, caller);
+            (node.state).join_try(ticket, now, terms, CallerEnd { caller, terms });
         } else {
-            peer.line.insert(ticket, caller);
-            peer.state.join(ticket, now, Ends { caller, terms });
+            node.waiting.insert(ticket, caller);
+            (node.state).join(ticket, now, terms, CallerEnd { caller, terms });
         }
-        self.pump(n);
+        self.drive(n);
     }
 
     pub(super) fn give_up(&mut self) {
         let n = self.rng.below(self.nodes.len() as u64) as usize;
-        let peer = &mut self.nodes[n];
-        if !peer.alive || peer.paused {
+        let node = &mut self.nodes[n];
+        if !node.alive || node.paused {
             return;
         }
-        let all: Vec<_> = peer
-            .line
+        let all: Vec<_> = node
+            .waiting
             .iter()
-            .chain(&peer.tries)
+            .chain(&node.tries)
             .map(|(w, c)| (*w, *c))
             .collect();
         if all.is_empty() {
             return;
         }
-        // The first ones in the line more often: there it is most delicate.
+        // The oldest ones more often: they are about to be served.
         let which = self
             .rng
             .below(all.len() as u64)
             .min(self.rng.below(all.len() as u64));
         let (waiter, caller) = all[which as usize];
         note!(self.now, "{n}: caller {caller} gives up");
-        let ends = self.nodes[n].state.give_up(waiter).expect("it waits");
-        assert_eq!(ends.caller, caller);
-        self.seen.cancelled += 1;
-        self.callers[caller].gave_up = true;
-        self.nodes[n].line.remove(&waiter);
+        let end = self.nodes[n].state.give_up(waiter).expect("it waits");
+        assert_eq!(end.caller, caller);
+        self.coverage.cancelled += 1;
+        self.callers[caller].has_given_up = true;
+        self.nodes[n].waiting.remove(&waiter);
         self.nodes[n].tries.remove(&waiter);
-        self.pump(n);
+        self.drive(n);
     }
 
-    /// A caller is in.
-    pub(super) fn acquire(&mut self, n: usize, ends: Ends, hold: Hold) {
-        note!(self.now, "{n}: caller {} holds {hold:?}", ends.caller);
-        self.seen.granted += 1;
-        let peer = &mut self.nodes[n];
+    /// A caller is granted a permit.
+    pub(super) fn granted(&mut self, n: usize, end: CallerEnd, hold: Hold) {
+        note!(self.now, "{n}: caller {} holds {hold:?}", end.caller);
+        self.coverage.granted += 1;
+        let node = &mut self.nodes[n];
         let ticket = hold.ticket;
-        assert!(!peer.released.contains(&ticket), "{ticket} was released");
-        let shared = peer.guards.keys().any(|other| other.ticket == ticket);
+        assert!(!node.released.contains(&ticket), "{ticket} was released");
+        let shared = node.guards.keys().any(|other| other.ticket == ticket);
         assert!(!shared, "{ticket} has a guard already");
-        peer.guards.insert(hold, 1);
+        node.guards.insert(hold, 1);
         if self.strict {
-            let token = peer.state.permits.token(hold).expect("it is held");
-            let id = (peer.node.as_str().to_owned(), ticket);
+            let token = node.state.permits.token(hold).expect("it is held");
+            let id = (node.id.as_str().to_owned(), ticket);
             let excused = self.now < self.excused_until || self.evicted.contains(&id);
-            assert!(token > self.highest || excused, "tokens rise");
+            assert!(token > self.highest || excused, "tokens increase");
             self.highest = self.highest.max(token);
         }
-        self.answer(ends.caller);
-        self.hold(n, hold, ends.terms);
+        self.answer(end.caller);
+        self.hold(n, hold, end.terms);
     }
 
     pub(super) fn answer(&mut self, caller: usize) {
         let caller = &mut self.callers[caller];
         caller.answers += 1;
-        assert!(caller.answers == 1 && !caller.gave_up, "one answer each");
+        assert!(
+            caller.answers == 1 && !caller.has_given_up,
+            "one answer each"
+        );
     }
 
-    /// Somebody got in, and will do one thing or another.
+    /// Decides what a caller does with its permit.
     fn hold(&mut self, n: usize, hold: Hold, terms: Terms) {
         if terms.reserve.is_some() {
             self.nodes[n].reserved.insert(hold);
         }
         if self.rng.chance(30) {
-            // The caller had gone at this very moment.
-            return self.at_node(self.now, n, Happening::Release(hold));
+            // The caller gave up at this very moment.
+            return self.at_node(self.now, n, NodeEvent::Release(hold));
         }
         let longest = self.longest_lease;
         let time = match self.rng.below(20) {
@@ -152,8 +154,8 @@ impl World {
         if terms.reserve.is_some() {
             let claims = self.now + self.rng.below(120 * MILLI);
             let what = match self.rng.below(3) {
-                0 => Happening::Rearm(hold),
-                _ => Happening::Claim(hold),
+                0 => NodeEvent::Rearm(hold),
+                _ => NodeEvent::Claim(hold),
             };
             self.at_node(claims, n, what);
         }
@@ -161,9 +163,9 @@ impl World {
         if self.rng.chance(100) && self.nodes[n].state.permits.share(hold, now) {
             *self.nodes[n].guards.entry(hold).or_default() += 1;
             let until = self.now + self.rng.below(100 * MILLI);
-            self.at_node(until, n, Happening::Release(hold));
+            self.at_node(until, n, NodeEvent::Release(hold));
         }
-        self.at_node(self.now + time, n, Happening::Release(hold));
+        self.at_node(self.now + time, n, NodeEvent::Release(hold));
     }
 
     pub(super) fn release(&mut self, n: usize, hold: Hold) {
@@ -171,30 +173,24 @@ impl World {
         let now = self.instant();
         let (answer, answered) = oneshot::channel();
         let answer = self.rng.chance(500).then_some(answer);
-        let peer = &mut self.nodes[n];
+        let node = &mut self.nodes[n];
         if answer.is_some() {
-            peer.releases.push((self.now, answered));
+            node.releases.push((self.now, answered));
         }
-        let guards = peer.guards.get_mut(&hold).expect("a guard");
+        let guards = node.guards.get_mut(&hold).expect("a guard");
         *guards -= 1;
         if *guards == 0 {
-            peer.guards.remove(&hold);
+            node.guards.remove(&hold);
         }
-        let lingers = answer.is_none() && peer.state.linger(hold, now).is_some();
+        let lingers = answer.is_none() && node.state.linger(hold, now).is_some();
         let effects = match lingers {
             true => Effects::default(),
-            false => peer.state.drop_guard(hold, now, answer),
+            false => node.state.drop_guard(hold, now, answer),
         };
-        if !peer.state.permits.is_held(hold.ticket) {
-            peer.released.insert(hold.ticket);
+        if !node.state.permits.is_held(hold.ticket) {
+            node.released.insert(hold.ticket);
         }
         self.deliver(n, effects);
-    }
-}
-
-impl HasTerms for Ends {
-    fn terms(&self) -> Terms {
-        self.terms
     }
 }
 

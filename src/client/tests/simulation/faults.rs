@@ -1,4 +1,4 @@
-//! What goes wrong in a run, and how often. All of it follows from the seed.
+//! Which faults a run has, and how often. All of it follows from the seed.
 
 /// How likely each fault is in this run, in thousandths.
 #[derive(Clone, Copy, Debug, Default)]
@@ -20,16 +20,16 @@ pub(super) struct Faults {
     pub(super) resync: u64,
     pub(super) close: u64,
     pub(super) long_holds: u64,
-    pub(super) pump_gone: u64,
-    /// Others are renewed first.
+    pub(super) driver_dropped: u64,
+    /// The renewals of other names get the turn.
     pub(super) no_turn: u64,
 }
 
-/// SplitMix64: the same everywhere and for ever.
+/// SplitMix64: its sequence is the same on every platform and in every version.
 pub(super) struct Rng(u64);
 
 impl Faults {
-    /// The faults of the run with this seed. `brief`: everything takes a few milliseconds only.
+    /// Returns the faults of the run with this seed. `brief`: everything takes a few milliseconds only.
     pub(super) fn of(seed: u64, brief: bool, rng: &mut Rng) -> Self {
         let mut level = |most: u64| {
             if rng.chance(400) {
@@ -56,17 +56,17 @@ impl Faults {
             resync: level(10),
             close: level(2),
             long_holds: level(400),
-            pump_gone: level(20),
+            driver_dropped: level(20),
             no_turn: level(900),
         };
-        // A flush and an eviction excuse much: most runs go without.
+        // After a flush or an eviction much is allowed: most runs have none.
         if !seed.is_multiple_of(4) {
             faults.flush = 0;
         }
         if seed % 4 != 1 {
             faults.evict = 0;
         }
-        // The strictest bound holds where everybody has the same limit.
+        // The strictest bound holds if all nodes have the same limit.
         if !seed.is_multiple_of(2) {
             faults.limits = 0;
         }
@@ -74,7 +74,7 @@ impl Faults {
             faults.push_lost = 1000;
         }
         if brief {
-            // All the while some are held for so long that they are renewed, and limits change under what lingers.
+            // Some permits are held for so long that they are renewed, and limits change while permits linger.
             faults.long_holds = faults.long_holds.min(20);
             faults.limits *= 10;
         }

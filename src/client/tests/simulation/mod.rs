@@ -1,17 +1,17 @@
-//! Random runs of the whole protocol in simulated time: a few nodes, each a [`State`] that is driven as the pump does it,
-//! over the in-process backend, with everything going wrong that may go wrong. Looked at from outside after each event.
+//! Random runs of the whole protocol in simulated time: a few nodes, each a [`State`] that is driven as the driver does it,
+//! over the in-process backend, with every kind of fault. The invariants are checked after each event.
 //!
 //! Every run follows from its seed. `SIMULATION_SEEDS=100000` makes more of them, `SIMULATION_FIRST=17` starts there,
 //! `SIMULATION_STEPS=20000` makes them longer. A run that fails is repeated, and shows its last events.
 
 mod backend;
 mod callers;
-mod fate;
+mod coverage;
 mod faults;
+mod incidents;
+mod invariants;
 mod network;
-mod peer;
-mod rules;
-mod seen;
+mod node;
 mod trace;
 
 use crate::backend::{Call, Events, Grant, Reply};
@@ -19,9 +19,9 @@ use crate::client::state::{Hold, Shortcuts};
 use crate::name::{Node, Queue};
 use backend::Backend;
 use callers::Caller;
+use coverage::Coverage;
 use faults::{Faults, Rng};
-use peer::Peer;
-use seen::Seen;
+use node::SimNode;
 use std::collections::{BTreeMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -45,16 +45,16 @@ fn random_runs_with_all_faults_break_no_rule() {
     let steps = setting("SIMULATION_STEPS", 2_000);
     let next = AtomicU64::new(first);
     let threads = std::thread::available_parallelism().map_or(1, |threads| threads.get());
-    let seen: Vec<Seen> = std::thread::scope(|scope| {
+    let coverage: Vec<Coverage> = std::thread::scope(|scope| {
         let work = || {
-            let mut seen = Seen::default();
+            let mut coverage = Coverage::default();
             loop {
                 let seed = next.fetch_add(1, Ordering::Relaxed);
                 if seed >= last {
-                    return seen;
+                    return coverage;
                 }
                 match catch_unwind(AssertUnwindSafe(|| World::run(seed, steps))) {
-                    Ok(run) => seen.add(run),
+                    Ok(run) => coverage.add(run),
                     Err(_) => {
                         next.store(last, Ordering::Relaxed);
                         show(seed, steps);
@@ -65,13 +65,13 @@ fn random_runs_with_all_faults_break_no_rule() {
         let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
         workers
             .into_iter()
-            .map(|w| w.join().expect("see above"))
+            .map(|w| w.join().expect("a failed run was shown"))
             .collect()
     });
-    let mut all = Seen::default();
-    seen.into_iter().for_each(|seen| all.add(seen));
+    let mut all = Coverage::default();
+    coverage.into_iter().for_each(|coverage| all.add(coverage));
     println!("{all:?}");
-    // Fewer or shorter runs may well miss something.
+    // Fewer or shorter runs may miss some kinds of events.
     if last - first >= 300 && steps >= 2_000 {
         all.check();
     }
@@ -92,48 +92,48 @@ struct World {
     rng: Rng,
     now: Time,
     base: Instant,
-    /// By time; those of one time in random order.
+    /// By time; events of the same time are in random order.
     events: BTreeMap<(Time, u64, u64), Event>,
     last_event: u64,
     faults: Faults,
     /// As for a mutex.
     strict: bool,
     shortcuts: Shortcuts,
-    /// Everything takes a few milliseconds only, and there is room: permits linger.
+    /// Everything takes a few milliseconds only, and half the limit is free: permits linger.
     brief: bool,
     calm: bool,
     calm_since: Time,
     queue: Queue,
     backend: Backend,
-    nodes: Vec<Peer>,
+    nodes: Vec<SimNode>,
     callers: Vec<Caller>,
     /// The greatest limit that any node ever had.
     max_limit: usize,
     longest_lease: Time,
-    /// The highest that anybody was given here, with the hops.
+    /// The highest token of all grants and hand-offs.
     highest: u64,
-    /// No over-limit is held against anybody before then: the backend was flushed.
+    /// Until then the limit may be exceeded, since the backend was flushed.
     excused_until: Time,
-    /// Thrown out by hand.
+    /// Evicted by an operator.
     evicted: HashSet<(String, u64)>,
-    seen: Seen,
+    coverage: Coverage,
 }
 
 #[derive(Debug)]
 enum Event {
-    /// Somebody does something.
-    Users,
+    /// Something happens from outside.
+    Actions,
     Execute {
         node: Node,
         events: Arc<Events>,
         call: Call,
     },
-    At(usize, Node, Happening),
+    At(usize, Node, NodeEvent),
 }
 
 /// What happens to a node.
 #[derive(Debug)]
-enum Happening {
+enum NodeEvent {
     Wake,
     Resume,
     Reply(u64, Reply),
@@ -145,15 +145,15 @@ enum Happening {
 }
 
 impl World {
-    fn run(seed: u64, steps: u64) -> Seen {
+    fn run(seed: u64, steps: u64) -> Coverage {
         let mut world = Self::new(seed);
-        world.at(0, Event::Users);
+        world.at(0, Event::Actions);
         for _ in 0..steps {
             world.step();
         }
-        world.calm_down();
-        world.seen.events = world.last_event;
-        world.seen
+        world.settle();
+        world.coverage.events = world.last_event;
+        world.coverage
     }
 
     fn new(seed: u64) -> Self {
@@ -175,7 +175,7 @@ impl World {
             brief,
             calm: false,
             calm_since: Time::MAX / 2,
-            queue: Queue::limit(b"simulated").expect("a fine name"),
+            queue: Queue::limit(b"simulated").expect("a valid name"),
             backend: Backend::new(),
             nodes: Vec::new(),
             callers: Vec::new(),
@@ -184,7 +184,7 @@ impl World {
             highest: 0,
             excused_until: 0,
             evicted: HashSet::new(),
-            seen: Seen::default(),
+            coverage: Coverage::default(),
             rng,
         };
         let nodes = 2 + world.rng.below(3) as usize;
@@ -201,8 +201,8 @@ impl World {
             };
             world.max_limit = world.max_limit.max(limit as usize);
             world.longest_lease = world.longest_lease.max(lease * MILLI);
-            let peer = world.peer(limit, Duration::from_millis(lease));
-            world.nodes.push(peer);
+            let node = world.node(limit, Duration::from_millis(lease));
+            world.nodes.push(node);
         }
         world
     }
@@ -220,8 +220,8 @@ impl World {
             .insert((time.max(self.now), tie, self.last_event), event);
     }
 
-    fn at_node(&mut self, time: Time, node: usize, what: Happening) {
-        let name = self.nodes[node].node.clone();
+    fn at_node(&mut self, time: Time, node: usize, what: NodeEvent) {
+        let name = self.nodes[node].id.clone();
         self.at(time, Event::At(node, name, what));
     }
 
@@ -231,26 +231,26 @@ impl World {
         };
         self.now = time;
         match event {
-            Event::Users => {
-                self.users();
+            Event::Actions => {
+                self.act();
                 let pause = match self.rng.below(10) {
                     _ if self.brief => 4 * MILLI,
                     0 => 200 * MILLI,
                     _ => 30 * MILLI,
                 };
                 let next = self.now + self.rng.below(pause);
-                self.at(next, Event::Users);
+                self.at(next, Event::Actions);
             }
             Event::Execute { .. } if time < self.backend.stalled_until => {
                 self.at(self.backend.stalled_until, event)
             }
             Event::Execute { node, events, call } => self.execute(node, events, call),
-            Event::At(node, name, what) => self.reach(node, &name, what),
+            Event::At(node, name, what) => self.on_node_event(node, &name, what),
         }
-        self.look();
+        self.check_invariants();
     }
 
-    fn go_on_until(&mut self, end: Time) {
+    fn run_until(&mut self, end: Time) {
         while let Some(((time, _, _), _)) = self.events.first_key_value()
             && *time <= end
         {
@@ -259,8 +259,8 @@ impl World {
         self.now = end;
     }
 
-    fn who(&self, node: &Node) -> String {
-        let n = self.nodes.iter().position(|peer| peer.node == *node);
+    fn node_name(&self, node: &Node) -> String {
+        let n = self.nodes.iter().position(|other| other.id == *node);
         n.map_or("a dead node".to_owned(), |n| n.to_string())
     }
 }

@@ -1,26 +1,26 @@
-//! The way to the backend and back: what goes over it is lost, late, or there twice.
+//! The network: calls, replies and pushes are lost, late, or duplicated.
 
 use super::backend::Pushes;
 use super::faults::Faults;
-use super::peer::Flight;
-use super::{Event, Happening, MILLI, World};
+use super::node::Flight;
+use super::{Event, MILLI, NodeEvent, World};
 use crate::backend::{Call, Events};
 use crate::name::Node;
 use std::sync::Arc;
 
 impl World {
-    /// A node's call is on its way.
+    /// Sends a node's call.
     pub(super) fn send(&mut self, n: usize, call: Call) {
-        let peer = &self.nodes[n];
-        let (lease, number) = (peer.lease.as_micros() as u64, call.number);
+        let node = &self.nodes[n];
+        let (lease, number) = (node.lease.as_micros() as u64, call.number);
         let timeout = (500 * MILLI).min(lease / 6);
-        let (node, events) = (peer.node.clone(), Arc::clone(&peer.events));
+        let (node, events) = (node.id.clone(), Arc::clone(&node.events));
         let flight = Flight {
             call: call.clone(),
             sent: self.instant(),
         };
         self.nodes[n].call = Some(flight);
-        self.at_node(self.now + timeout, n, Happening::GiveUp(number));
+        self.at_node(self.now + timeout, n, NodeEvent::GiveUp(number));
 
         let Faults {
             request_lost,
@@ -29,14 +29,14 @@ impl World {
             twice,
             ..
         } = self.faults;
-        let takes = self.rng.below(4 * MILLI);
-        let takes = if self.rng.chance(late) {
-            self.seen.late += 1;
+        let delay = self.rng.below(4 * MILLI);
+        let delay = if self.rng.chance(late) {
+            self.coverage.late += 1;
             timeout + self.rng.below(2 * lease)
         } else if self.rng.chance(slow) {
             self.rng.below(timeout * 3 / 2)
         } else {
-            takes
+            delay
         };
         if self.rng.chance(twice) {
             let later = self.now + self.rng.below(lease);
@@ -44,31 +44,31 @@ impl World {
             self.at(later, Event::Execute { node, events, call });
         }
         if !self.rng.chance(request_lost) {
-            self.at(self.now + takes, Event::Execute { node, events, call });
+            self.at(self.now + delay, Event::Execute { node, events, call });
         }
     }
 
-    /// A call has come to the backend.
+    /// A call arrives at the backend.
     pub(super) fn execute(&mut self, node: Node, events: Arc<Events>, call: Call) {
         let (reply, pushes) = self.backend.exchange(&node, &events, &call, self.now);
         self.push(pushes);
-        let here = self.nodes.iter().position(|peer| peer.node == node);
+        let here = self.nodes.iter().position(|other| other.id == node);
         if let Some(n) = here
             && !self.rng.chance(self.faults.reply_lost)
         {
             let slow = self.rng.chance(self.faults.slow);
-            let takes = self.rng.below(if slow { 300 * MILLI } else { 4 * MILLI });
-            self.at_node(self.now + takes, n, Happening::Reply(call.number, reply));
+            let delay = self.rng.below(if slow { 300 * MILLI } else { 4 * MILLI });
+            self.at_node(self.now + delay, n, NodeEvent::Reply(call.number, reply));
         }
     }
 
-    /// Tells nodes what was granted to them.
+    /// Pushes grants to their nodes.
     pub(super) fn push(&mut self, pushes: Pushes) {
         for (to, grant) in pushes {
             let n = self
                 .nodes
                 .iter()
-                .position(|peer| Arc::ptr_eq(&peer.events, &to));
+                .position(|node| Arc::ptr_eq(&node.events, &to));
             let Some(n) = n else { continue };
             let Faults {
                 push_lost,
@@ -86,7 +86,7 @@ impl World {
                     false => 4 * MILLI,
                 };
                 let time = self.now + self.rng.below(most);
-                self.at_node(time, n, Happening::Push(grant));
+                self.at_node(time, n, NodeEvent::Push(grant));
             }
         }
     }

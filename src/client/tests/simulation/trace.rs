@@ -1,18 +1,18 @@
-//! The last events of a run, for whoever wants to see them.
+//! The last events of a run that failed.
 
 use super::Time;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 
-/// So many events.
+/// How many events it keeps.
 const SHOWN: usize = 150;
 
 thread_local! {
-    /// `None`: nobody wants to see it.
+    /// `None`: nothing is recorded.
     static TRACE: RefCell<Option<VecDeque<String>>> = const { RefCell::new(None) };
 }
 
-/// Adds to the trace what happens at this time, if there is a trace.
+/// Adds an event to the trace, if there is one.
 macro_rules! note {
     ($now:expr, $($what:tt)*) => {
         $crate::client::tests::simulation::trace::add($now, || format!($($what)*))
@@ -32,7 +32,7 @@ pub(super) fn add(now: Time, what: impl FnOnce() -> String) {
     });
 }
 
-/// What happens in `run` before it ends or fails.
+/// Returns the last events of `run`.
 pub(super) fn of(run: impl FnOnce()) -> String {
     TRACE.set(Some(VecDeque::new()));
     run();

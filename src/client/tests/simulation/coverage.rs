@@ -1,7 +1,7 @@
-//! What happened in some runs.
+//! How often each kind of event happened in the runs.
 
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Seen {
+pub(super) struct Coverage {
     pub(super) events: u64,
     pub(super) granted: u64,
     pub(super) refused: u64,
@@ -10,17 +10,17 @@ pub(super) struct Seen {
     pub(super) lost: u64,
     pub(super) late: u64,
     pub(super) lapsed: u64,
-    /// Went in on another's ticket.
-    pub(super) passed_on: u64,
-    /// Went in on a ticket that came from hand to hand.
-    pub(super) handed_on: u64,
-    /// Went in on a ticket that lingered.
+    /// Served with another waiter's ticket.
+    pub(super) swapped: u64,
+    /// Served by hand-off.
+    pub(super) handed_off: u64,
+    /// Served with a lingering permit.
     pub(super) lingered: u64,
-    /// Had only renewals to say, and waited for the turn.
+    /// Had only renewals to send, and waited for a turn.
     pub(super) no_turn: u64,
 }
 
-impl Seen {
+impl Coverage {
     pub(super) fn add(&mut self, other: Self) {
         self.events += other.events;
         self.granted += other.granted;
@@ -30,13 +30,13 @@ impl Seen {
         self.lost += other.lost;
         self.late += other.late;
         self.lapsed += other.lapsed;
-        self.passed_on += other.passed_on;
-        self.handed_on += other.handed_on;
+        self.swapped += other.swapped;
+        self.handed_off += other.handed_off;
         self.lingered += other.lingered;
         self.no_turn += other.no_turn;
     }
 
-    /// The runs are worth something only if everything happens in them.
+    /// Checks that every kind of event happened often enough.
     pub(super) fn check(self) {
         let Self {
             granted,
@@ -46,15 +46,15 @@ impl Seen {
             lost,
             late,
             lapsed,
-            passed_on,
-            handed_on,
+            swapped,
+            handed_off,
             lingered,
             no_turn,
             events: _,
         } = self;
         for often in [
-            granted, refused, pushed, cancelled, lost, late, lapsed, passed_on, handed_on,
-            lingered, no_turn,
+            granted, refused, pushed, cancelled, lost, late, lapsed, swapped, handed_off, lingered,
+            no_turn,
         ] {
             assert!(often > 100, "{self:?}");
         }

@@ -1,16 +1,16 @@
-//! What users and fate do: somebody comes or goes, and now and then something befalls a node or the backend.
+//! What happens from outside: callers arrive and give up, nodes and the backend have faults, operators evict.
 
 use super::callers::down;
-use super::peer::Flight;
+use super::node::Flight;
 use super::trace::note;
-use super::{Happening, MILLI, World};
+use super::{MILLI, NodeEvent, World};
 
 impl World {
-    /// What happens at one moment.
-    pub(super) fn users(&mut self) {
+    /// Lets some of it happen now.
+    pub(super) fn act(&mut self) {
         let faults = self.faults;
         for _ in 0..self.rng.below(4) {
-            self.come();
+            self.add_caller();
         }
         if self.rng.chance(200) {
             self.give_up();
@@ -36,65 +36,65 @@ impl World {
         if self.rng.chance(faults.evict) {
             self.evict();
         }
-        let peer = &mut self.nodes[n];
-        if !peer.alive || peer.paused {
+        let node = &mut self.nodes[n];
+        if !node.alive || node.paused {
             return;
         }
         if self.rng.chance(faults.limits) {
             let most = [4, 64][usize::from(self.brief && self.rng.chance(500))];
             let limit = 1 + self.rng.below(most) as u32;
-            note!(self.now, "{n}: has the limit {limit} now");
+            note!(self.now, "{n}: its limit is {limit} now");
             self.max_limit = self.max_limit.max(limit as usize);
             self.nodes[n].limit = limit;
             self.nodes[n].state.set_limit(limit);
-            self.pump(n);
+            self.drive(n);
         }
         if self.rng.chance(faults.resync) {
-            note!(self.now, "{n}: listens anew");
+            note!(self.now, "{n}: its push channel is re-established");
             self.nodes[n].state.resync();
-            self.pump(n);
+            self.drive(n);
         }
-        if self.rng.chance(faults.pump_gone) && self.nodes[n].call.is_some() {
+        if self.rng.chance(faults.driver_dropped) && self.nodes[n].call.is_some() {
             note!(
                 self.now,
-                "{n}: the pump goes with its runtime, and another comes"
+                "{n}: the driver is dropped with its runtime, and replaced"
             );
             if let Some(Flight { call, .. }) = self.nodes[n].call.take() {
                 self.nodes[n]
-                    .on_failure
+                    .unanswered
                     .extend(call.acquire.iter().chain(&call.try_acquire));
             }
-            self.pump(n);
+            self.drive(n);
         }
         if self.rng.chance(faults.close) {
-            note!(self.now, "{n}: takes everything back");
+            note!(self.now, "{n}: closes");
             let effects = self.nodes[n].state.close(&down());
             self.deliver(n, effects);
-            self.pump(n);
+            self.drive(n);
         }
     }
 
     fn pause(&mut self, n: usize) {
         let lease = self.nodes[n].lease.as_micros() as u64;
-        let peer = &mut self.nodes[n];
-        if !peer.alive || peer.paused {
+        let node = &mut self.nodes[n];
+        if !node.alive || node.paused {
             return;
         }
-        peer.paused = true;
+        node.paused = true;
         let time = self.rng.below(2 * lease);
         note!(self.now, "{n}: is paused for {} ms", time / MILLI);
-        self.at_node(self.now + time, n, Happening::Resume);
+        self.at_node(self.now + time, n, NodeEvent::Resume);
     }
 
-    /// A process dies, and another takes its place.
+    /// A process dies, and another one starts.
     fn kill(&mut self, n: usize) {
         note!(self.now, "{n}: dies");
         let (limit, lease) = (self.nodes[n].limit, self.nodes[n].lease);
-        self.nodes[n] = self.peer(limit, lease);
+        self.nodes[n] = self.node(limit, lease);
     }
 
     fn flush(&mut self) {
-        note!(self.now, "   the backend forgets everything");
+        note!(self.now, "   the backend is flushed");
         self.backend.flush(self.now);
         self.excused_until = self.now + 4 * self.longest_lease;
     }
@@ -107,7 +107,11 @@ impl World {
             return;
         }
         let (node, ticket) = &held[self.rng.below(held.len() as u64) as usize];
-        note!(self.now, "   {ticket} of {} is thrown out", self.who(node));
+        note!(
+            self.now,
+            "   {ticket} of {} is evicted",
+            self.node_name(node)
+        );
         let pushes = self.backend.evict(&node.ticket(*ticket), self.now);
         self.evicted.insert((node.as_str().to_owned(), *ticket));
         self.push(pushes);

@@ -1,36 +1,36 @@
-//! What must hold: looked at from outside, after each event and when all is over.
+//! What must hold after each event, and at the end of a run.
 
 use super::backend::wall_clock;
-use super::callers::{Caller, Ends};
+use super::callers::{Caller, CallerEnd};
 use super::faults::Faults;
-use super::peer::Peer;
+use super::node::SimNode;
 use super::trace::note;
-use super::{Event, Happening, MILLI, Time, World};
+use super::{Event, MILLI, NodeEvent, Time, World};
 use crate::backend::{Call, MAX_TICKETS};
 use crate::client::state::Terms;
 use tokio::sync::oneshot;
 
 impl World {
-    /// Looks at everything from outside.
-    pub(super) fn look(&mut self) {
+    /// Checks everything that is visible from outside.
+    pub(super) fn check_invariants(&mut self) {
         let now = self.instant();
         let mut valid = 0;
-        for (n, peer) in self
+        for (n, node) in self
             .nodes
             .iter_mut()
             .enumerate()
-            .filter(|(_, peer)| peer.alive)
+            .filter(|(_, node)| node.alive)
         {
-            for hold in peer.guards.keys() {
-                let (tickets, ticket) = (&peer.state.permits, &hold.ticket);
+            for hold in node.guards.keys() {
+                let (tickets, ticket) = (&node.state.permits, &hold.ticket);
                 assert!(
-                    tickets.is_held(*ticket) || peer.reserved.contains(hold),
-                    "{ticket} has left under its guard"
+                    tickets.is_held(*ticket) || node.reserved.contains(hold),
+                    "{ticket} was released before its guard was dropped"
                 );
                 if !tickets.is_valid(*hold, now) {
-                    let fine = self.now < self.calm_since + 4 * self.longest_lease;
+                    let allowed = self.now < self.calm_since + 4 * self.longest_lease;
                     assert!(
-                        fine || tickets.lost(*hold).is_some(),
+                        allowed || tickets.lost(*hold).is_some(),
                         "{ticket} is not renewed in time"
                     );
                     continue;
@@ -38,18 +38,18 @@ impl World {
                 if self.now < self.excused_until
                     || self
                         .evicted
-                        .contains(&(peer.node.as_str().to_owned(), *ticket))
+                        .contains(&(node.id.as_str().to_owned(), *ticket))
                 {
                     continue;
                 }
                 valid += 1;
-                let believed = tickets.deadline(*ticket).expect("it is held");
-                let believed = believed.saturating_duration_since(self.base);
-                let at_backend = self.backend.room.permit(&peer.node, *ticket);
-                let until = wall_clock(believed);
+                let deadline = tickets.deadline(*ticket).expect("it is held");
+                let deadline = deadline.saturating_duration_since(self.base);
+                let at_backend = self.backend.room.permit(&node.id, *ticket);
+                let until = wall_clock(deadline);
                 assert!(
                     at_backend.is_some_and(|(deadline, _)| deadline >= until),
-                    "{n} believes that it holds {ticket} until {until:?}, at the backend: {at_backend:?}"
+                    "{n} counts {ticket} as held until {until:?}, at the backend: {at_backend:?}"
                 );
                 let token = tickets.token(*hold);
                 assert!(
@@ -58,14 +58,17 @@ impl World {
                     "{n} holds {ticket} by the token {token:?}, at the backend: {at_backend:?}"
                 );
             }
-            let lingering = peer.state.permits.lingering();
-            assert!(!self.strict || lingering == 0, "no lock lingers");
+            let lingering = node.state.permits.lingering();
             assert!(
-                lingering == 0 || peer.line.is_empty(),
-                "one lingers, and one waits"
+                !self.strict || lingering == 0,
+                "no permit of a mutex lingers"
             );
-            let late = self.now.saturating_sub(peer.lease.as_micros() as u64);
-            peer.releases
+            assert!(
+                lingering == 0 || node.waiting.is_empty(),
+                "a permit lingers while a caller waits"
+            );
+            let late = self.now.saturating_sub(node.lease.as_micros() as u64);
+            node.releases
                 .retain_mut(|(since, answer)| match answer.try_recv() {
                     Ok(_) => false,
                     Err(oneshot::error::TryRecvError::Empty) => true,
@@ -77,12 +80,12 @@ impl World {
         }
         assert!(
             valid <= self.max_limit,
-            "{valid} hold at a limit of {}",
+            "{valid} permits are held at a limit of {}",
             self.max_limit
         );
     }
 
-    /// What goes from one to the next here fits the limit of this node.
+    /// Checks that no more permits are in use here than this node's limit allows.
     pub(super) fn check_limit_here(&self, n: usize) {
         let state = &self.nodes[n].state;
         let in_use = state.permits.in_use();
@@ -93,36 +96,36 @@ impl World {
         );
     }
 
-    /// No more faults, and nobody comes any more: everybody is served, and nothing is left.
-    pub(super) fn calm_down(&mut self) {
+    /// Ends the faults and the new callers: every waiter is served, and nothing is left.
+    pub(super) fn settle(&mut self) {
         note!(self.now, "   no more faults");
         self.faults = Faults::default();
         self.calm = true;
         self.calm_since = self.now;
         self.backend.stalled_until = self.now;
         self.events
-            .retain(|_, event| !matches!(event, Event::Users));
+            .retain(|_, event| !matches!(event, Event::Actions));
         for n in 0..self.nodes.len() {
             if self.nodes[n].paused {
-                self.at_node(self.now, n, Happening::Resume);
+                self.at_node(self.now, n, NodeEvent::Resume);
             }
         }
-        // By then the last late call has run, and what it did has run out. Whoever waits has been served.
+        // By then the last late call was executed, and what it held has expired. Every waiter was served.
         let lease = self.longest_lease;
-        self.go_on_until(self.now + 10 * lease);
-        for (n, peer) in self.nodes.iter().enumerate() {
+        self.run_until(self.now + 10 * lease);
+        for (n, node) in self.nodes.iter().enumerate() {
             assert!(
-                peer.line.is_empty(),
-                "{n}: callers wait for ever: {:?}",
-                peer.line
+                node.waiting.is_empty(),
+                "{n}: callers wait forever: {:?}",
+                node.waiting
             );
             assert!(
-                peer.tries.is_empty(),
-                "{n}: they try for ever: {:?}",
-                peer.tries
+                node.tries.is_empty(),
+                "{n}: tries wait forever: {:?}",
+                node.tries
             );
         }
-        // Somebody comes again and again for two leases: that clears away the dead.
+        // New callers arrive for three leases: their calls remove the tickets of dead nodes.
         let end = self.now + 3 * lease;
         while self.now < end {
             let n = self.rng.below(self.nodes.len() as u64) as usize;
@@ -135,31 +138,31 @@ impl World {
             let terms = Terms::default();
             self.callers.push(Caller {
                 answers: 0,
-                gave_up: false,
+                has_given_up: false,
             });
-            self.nodes[n].line.insert(ticket, caller);
+            self.nodes[n].waiting.insert(ticket, caller);
             self.nodes[n]
                 .state
-                .join(ticket, now, Ends { caller, terms });
-            self.pump(n);
-            self.go_on_until(self.now + 200 * MILLI);
+                .join(ticket, now, terms, CallerEnd { caller, terms });
+            self.drive(n);
+            self.run_until(self.now + 200 * MILLI);
         }
-        self.go_on_until(self.now + 2 * lease);
+        self.run_until(self.now + 2 * lease);
         let held: Vec<_> = (self.backend.room.held())
-            .map(|(node, ticket, ..)| (self.who(node), ticket))
+            .map(|(node, ticket, ..)| (self.node_name(node), ticket))
             .collect();
         assert!(held.is_empty(), "left at the backend: {held:?}");
         assert_eq!(self.backend.waiting(self.now), 0, "left at the backend");
-        for (n, peer) in self.nodes.iter_mut().enumerate() {
-            assert!(peer.state.is_idle(), "{n} is not idle");
-            assert!(peer.guards.is_empty() && peer.releases.is_empty());
+        for (n, node) in self.nodes.iter_mut().enumerate() {
+            assert!(node.state.is_idle(), "{n} is not idle");
+            assert!(node.guards.is_empty() && node.releases.is_empty());
         }
         assert!(self.callers.iter().all(|caller| caller.answers <= 1));
     }
 }
 
-impl Peer {
-    /// What a node says is all that it has to say, and nothing more.
+impl SimNode {
+    /// Checks that a call carries everything that is due, and nothing else.
     pub(super) fn check_call(&mut self, call: &Call, time: Time) {
         for ticket in call
             .renew
@@ -169,33 +172,33 @@ impl Peer {
         {
             assert!(
                 !self.released.contains(ticket),
-                "{ticket} was released, and is said again"
+                "{ticket} was released, and is sent again"
             );
             assert!(
                 !call.release.contains(ticket),
-                "{ticket} is to leave, and more"
+                "{ticket} is released, and more"
             );
         }
         for ticket in &call.renew {
             let guarded = self.guards.keys().any(|hold| hold.ticket == *ticket);
             let lingers = self.state.permits.all_lingering().contains(ticket);
-            assert!(guarded || lingers, "nobody holds {ticket}");
+            assert!(guarded || lingers, "{ticket} has no holder");
         }
         let sent =
             call.release.len() + call.renew.len() + call.acquire.len() + call.try_acquire.len();
         assert!(sent <= MAX_TICKETS);
-        // Whatever the backend may know of is held, wanted, or leaves.
+        // Every ticket that the backend may know is held, wanted, or released.
         let lease = self.lease.as_micros() as u64;
         for ticket in call.acquire.iter().chain(&call.try_acquire) {
             self.known.entry(*ticket).or_default();
         }
         let state = &self.state;
-        for ticket in self.on_failure.drain(..) {
+        for ticket in self.unanswered.drain(..) {
             let again = call.acquire.contains(&ticket) || call.try_acquire.contains(&ticket);
             let wanted = state.waiters.has_ticket(ticket) || self.tries.contains_key(&ticket);
             assert!(
                 again || !wanted || sent == MAX_TICKETS,
-                "{ticket} is not said again"
+                "{ticket} is not sent again"
             );
         }
         self.known.retain(|ticket, left| {
@@ -204,9 +207,10 @@ impl Peer {
                 return true;
             }
             let wanted = state.waiters.has_ticket(*ticket) || self.tries.contains_key(ticket);
-            let fine = wanted || state.permits.counts(*ticket) || sent == MAX_TICKETS;
+            let allowed =
+                wanted || state.permits.valid_tickets().contains(ticket) || sent == MAX_TICKETS;
             let old = left.is_some_and(|left| left + lease <= time);
-            assert!(fine || old, "nobody takes {ticket} out");
+            assert!(allowed || old, "{ticket} is never released");
             !old
         });
     }
