@@ -24,7 +24,7 @@ const IN_FLIGHT: usize = 2;
 struct Name {
     queue: Queue,
     group: u64,
-    room: TicketQueue,
+    tickets: TicketQueue,
     state: State<()>,
     position: Position,
     in_flight: Option<u64>,
@@ -79,7 +79,7 @@ impl World {
             queue: Queue::mutex(n.to_string().as_bytes()).expect("a name"),
             // The first group is crowded.
             group: if n < 45 { 0 } else { n as u64 % GROUPS },
-            room: TicketQueue::new(Duration::ZERO, 0),
+            tickets: TicketQueue::new(Duration::ZERO, 0),
             state: State::new(1, LEASE, true, shortcuts, base),
             position: Position::default(),
             in_flight: None,
@@ -196,7 +196,11 @@ impl World {
         };
         let fails = !self.reliable && self.rng.random_ratio(1, 8);
         let executed = !fails || self.rng.random();
-        let reply = executed.then(|| name.room.exchange(&self.node, &self.events, &call, now).0);
+        let reply = executed.then(|| {
+            name.tickets
+                .exchange(&self.node, &self.events, &call, now)
+                .0
+        });
         (n, number, sent, reply.filter(|_| !fails))
     }
 

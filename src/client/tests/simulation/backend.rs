@@ -13,7 +13,7 @@ use std::time::Duration;
 const EPOCH: Duration = Duration::from_secs(1_700_000_000);
 
 pub(super) struct Backend {
-    pub(super) room: TicketQueue,
+    pub(super) tickets: TicketQueue,
     /// Nothing is executed before then.
     pub(super) stalled_until: Time,
     /// The last heartbeat of each node.
@@ -44,7 +44,7 @@ fn server_time(now: Time) -> Duration {
 impl Backend {
     pub(super) fn new() -> Self {
         Self {
-            room: TicketQueue::new(server_time(0), 0),
+            tickets: TicketQueue::new(server_time(0), 0),
             stalled_until: 0,
             heartbeats: HashMap::new(),
             tokens: BTreeSet::new(),
@@ -60,9 +60,9 @@ impl Backend {
         now: Time,
     ) -> (Reply, Pushes) {
         let time = server_time(now);
-        let before = self.room.held().count();
+        let before = self.tickets.held().count();
         let last = self.heartbeats.get(node.as_str()).copied();
-        let (reply, pushes) = self.room.exchange(node, events, call, time);
+        let (reply, pushes) = self.tickets.exchange(node, events, call, time);
         note!(
             now,
             "   {} is executed: {}, {} pushes",
@@ -77,7 +77,7 @@ impl Backend {
         if matches!(reply, Reply::Stale) {
             assert_eq!(
                 before,
-                self.room.held().count(),
+                self.tickets.held().count(),
                 "a late call changes nothing"
             );
         } else {
@@ -103,7 +103,7 @@ impl Backend {
                 .chain(&call.try_acquire);
             let answers = outcome.renewed.iter().chain(&outcome.acquired);
             for (ticket, answer) in sent.zip(answers.chain(&outcome.tried)) {
-                let held = self.room.permit(node, *ticket).is_some();
+                let held = self.tickets.permit(node, *ticket).is_some();
                 let is_reported = matches!(answer, TicketState::Held { .. });
                 assert!(held || !is_reported, "{ticket}: {answer:?}");
             }
@@ -114,7 +114,7 @@ impl Backend {
 
     /// Evicts a ticket.
     pub(super) fn evict(&mut self, ticket: &str, now: Time) -> Pushes {
-        let (found, pushes) = self.room.evict(ticket, server_time(now));
+        let (found, pushes) = self.tickets.evict(ticket, server_time(now));
         assert!(found);
         self.check_grants(now);
         let pushes = pushes.into_iter().map(|push| (push.to, push.grant));
@@ -123,20 +123,20 @@ impl Backend {
 
     /// Forgets everything but its last token.
     pub(super) fn flush(&mut self, now: Time) {
-        let last_token = self.room.last_token();
-        self.room = TicketQueue::new(server_time(now), last_token);
+        let last_token = self.tickets.last_token();
+        self.tickets = TicketQueue::new(server_time(now), last_token);
         self.heartbeats.clear();
     }
 
     pub(super) fn waiting(&mut self, now: Time) -> u64 {
-        self.room.inspect(server_time(now)).queued
+        self.tickets.inspect(server_time(now)).queued
     }
 
     /// Checks the new grants: each node was alive, a permit was free by its own limit, and the token is above all earlier ones.
     fn check_grants(&mut self, now: Time) {
         let before = self.tokens.last().copied().unwrap_or(0);
-        let all = self.room.held().count();
-        let mut new: Vec<_> = (self.room.held())
+        let all = self.tickets.held().count();
+        let mut new: Vec<_> = (self.tickets.held())
             .filter(|(_, _, _, token)| !self.tokens.contains(token))
             .map(|(node, _, deadline, token)| (token, node.as_str().to_owned(), deadline))
             .collect();

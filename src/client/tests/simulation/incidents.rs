@@ -100,7 +100,7 @@ impl World {
     }
 
     fn evict(&mut self) {
-        let held: Vec<_> = (self.backend.room.held())
+        let held: Vec<_> = (self.backend.tickets.held())
             .map(|(node, ticket, _, _)| (node.clone(), ticket))
             .collect();
         if held.is_empty() {

@@ -45,7 +45,7 @@ impl World {
                 valid += 1;
                 let deadline = tickets.deadline(*ticket).expect("it is held");
                 let deadline = deadline.saturating_duration_since(self.base);
-                let at_backend = self.backend.room.permit(&node.id, *ticket);
+                let at_backend = self.backend.tickets.permit(&node.id, *ticket);
                 let until = wall_clock(deadline);
                 assert!(
                     at_backend.is_some_and(|(deadline, _)| deadline >= until),
@@ -148,7 +148,7 @@ impl World {
             self.run_until(self.now + 200 * MILLI);
         }
         self.run_until(self.now + 2 * lease);
-        let held: Vec<_> = (self.backend.room.held())
+        let held: Vec<_> = (self.backend.tickets.held())
             .map(|(node, ticket, ..)| (self.node_name(node), ticket))
             .collect();
         assert!(held.is_empty(), "left at the backend: {held:?}");
