@@ -107,7 +107,7 @@ mod tls {
     impl Place for Tls {
         fn redis(prefix: &str) -> Redis {
             let (authority, me, server) = &*SET;
-            let (keys, channels) = (format!("~{prefix}:*"), format!("&{prefix}:inbox:*"));
+            let (keys, channels) = (format!("~{prefix}:*"), format!("&{prefix}:push:*"));
             let user = [
                 "ACL",
                 "SETUSER",

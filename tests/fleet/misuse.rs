@@ -139,7 +139,7 @@ async fn something_else_under_our_name_is_said_and_left_alone() {
     let permits = coordinator(&server.url());
     let other = permits.semaphore("other", 1).unwrap();
     let held = other.acquire().await.unwrap();
-    for key in ["", ":queue", ":meta", ":lone"] {
+    for key in ["", ":queue", ":meta", ":single"] {
         let key = format!("fleet:limit:{{typed}}{key}");
         server.command(&["SET", &key, "mine"]);
         all_hear(&permits, "typed", ErrorKind::Incompatible).await;

@@ -201,7 +201,7 @@ impl Missing {
             return Ok(());
         }
         let all_keys = self.keys.then(|| format!("~{keys}"));
-        let inboxes = format!("&{}inbox:*", keys.trim_end_matches('*'));
+        let inboxes = format!("&{}push:*", keys.trim_end_matches('*'));
         let channels = self.channels.then_some(inboxes);
         let patterns = all_keys.into_iter().chain(channels);
         let missing: Vec<_> = patterns.chain(self.commands).collect();

@@ -17,7 +17,7 @@ const DIGITS: usize = 20;
 /// The keys of the general form, by what follows the hash tag.
 pub(super) const GENERAL_KEYS: [&str; 3] = ["", ":queue", ":meta"];
 /// The key of the single-holder form.
-pub(super) const SINGLE_HOLDER_KEY: &str = ":lone";
+pub(super) const SINGLE_HOLDER_KEY: &str = ":single";
 
 /// What follows the prefix in the key of a node's guard, before the node.
 const GUARD_KEY: &str = ":guard:";

@@ -43,15 +43,22 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 /// The script that executes a batch.
-const EXCHANGE_CODE: &str = concat!(
-    include_str!("script/arguments.lua"),
-    include_str!("script/general.lua"),
-    include_str!("script/single_holder.lua"),
-    include_str!("script/batch.lua"),
-);
 static EXCHANGE: LazyLock<Source> = LazyLock::new(|| Source::new(EXCHANGE_CODE));
-static INSPECT: LazyLock<Source> =
-    LazyLock::new(|| Source::new(include_str!("script/inspect.lua")));
+/// The script that lists holders and queued tickets.
+static INSPECT: LazyLock<Source> = LazyLock::new(|| Source::new(INSPECT_CODE));
+
+/// Joins files of the folder `script` at compile time.
+macro_rules! script {
+    ($($file:literal)*) => {
+        concat!($(include_str!(concat!("script/", $file, ".lua")), "\n"),*)
+    };
+}
+const EXCHANGE_CODE: &str = script!(
+    "layout" "arguments" "clock" "call" "read_singles" "fast_path"
+    "uncontended" "attempt" "dispatch"
+    "record" "single_holder" "convert" "nodes" "release" "renew" "expire" "grant" "admit" "commit" "reply" "exchange"
+);
+const INSPECT_CODE: &str = script!("layout" "clock" "record" "attempt" "inspect");
 
 pub(super) const PREFIX: &str = "permit";
 const LONGEST_PREFIX: usize = 64;
@@ -95,9 +102,9 @@ const OLDEST: (u32, u32) = (6, 2);
 /// # Keys
 ///
 /// For each name that is in use, three: `prefix:limit:{name}` with the permits, and beside it `…:queue` and `…:meta`, all in
-/// one hash slot; or `…:lone` instead of them, as long as one process alone uses the name and has one permit at most (not
+/// one hash slot; or `…:single` instead of them, as long as one process alone uses the name and has one permit at most (not
 /// in a cluster). For one lease after a release, `prefix:guard:<node>` and `prefix:token` keep late calls from granting
-/// again and tokens from falling. Each process listens on one channel, `prefix:inbox:<node>`. An unused name leaves nothing
+/// again and tokens from falling. Each process listens on one channel, `prefix:push:<node>`. An unused name leaves nothing
 /// one lease later; after a crash, an hour later.
 ///
 /// Two applications on one server choose different prefixes, or they share their permits.
@@ -108,7 +115,7 @@ const OLDEST: (u32, u32) = (6, 2);
 /// `+select` too):
 ///
 /// ```text
-/// ACL SETUSER permits on >password resetkeys ~shop:* resetchannels &shop:inbox:* -@all +eval +evalsha +time
+/// ACL SETUSER permits on >password resetkeys ~shop:* resetchannels &shop:push:* -@all +eval +evalsha +time
 ///     +zadd +zrem +zcard +zcount +zrange +zmscore +zremrangebyscore +hmget +hset +hdel +hgetall +get +mget +set
 ///     +del +exists +pexpire +publish +subscribe
 /// ```

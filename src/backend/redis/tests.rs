@@ -6,6 +6,7 @@ mod clock;
 #[cfg(feature = "redis-cluster")]
 mod cluster;
 mod connection;
+mod format;
 mod rights;
 mod script;
 #[cfg(feature = "redis-sentinel")]
@@ -93,10 +94,10 @@ impl Peer {
     }
 
     async fn acquire(&self, tickets: &[u64]) -> Outcome {
-        self.try_to_enter(tickets).await.unwrap()
+        self.try_acquire_tickets(tickets).await.unwrap()
     }
 
-    async fn try_to_enter(&self, tickets: &[u64]) -> Result<Outcome, Error> {
+    async fn try_acquire_tickets(&self, tickets: &[u64]) -> Result<Outcome, Error> {
         self.say(Call {
             acquire: tickets.to_vec(),
             ..self.call()
@@ -162,7 +163,7 @@ fn keys() -> [&'static str; 4] {
         "shop:limit:{llm}",
         "shop:limit:{llm}:queue",
         "shop:limit:{llm}:meta",
-        "shop:limit:{llm}:lone",
+        "shop:limit:{llm}:single",
     ]
 }
 

@@ -95,7 +95,7 @@ pub(super) fn add_inspection(command: &mut Cmd, prefix: &str, forms: Forms, queu
 
 /// The channel of a node.
 pub(super) fn inbox(prefix: &str, node: &str) -> String {
-    format!("{prefix}:inbox:{node}")
+    format!("{prefix}:push:{node}")
 }
 
 pub(in crate::backend) fn millis(time: Duration) -> u64 {

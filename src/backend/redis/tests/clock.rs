@@ -122,7 +122,7 @@ impl Stage {
     }
 
     fn is_lone(&mut self) -> bool {
-        let key = "p:limit:{q}:lone";
+        let key = "p:limit:{q}:single";
         redis::cmd("EXISTS")
             .arg(key)
             .query(&mut self.redis)

@@ -192,7 +192,7 @@ async fn what_is_wrong_is_said_soon() {
             "on",
             ">hush",
             "~shop:*",
-            "&shop:inbox:*",
+            "&shop:push:*",
             "-@all",
             "+cluster|slots",
         ];

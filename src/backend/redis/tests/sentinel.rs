@@ -15,7 +15,7 @@ async fn refused(redis: Redis, kind: ErrorKind, words: &str) {
         let start = Instant::now();
         let error = match check {
             true => a.session.check(LEASE).await.unwrap_err(),
-            false => a.try_to_enter(&[1]).await.unwrap_err(),
+            false => a.try_acquire_tickets(&[1]).await.unwrap_err(),
         };
         assert_eq!(error.kind(), kind, "{error}");
         assert!(error.to_string().contains(words), "{error}");
@@ -129,7 +129,7 @@ async fn a_failover_by_hand_is_followed() {
     let start = Instant::now();
     let mut ticket = 2;
     let after = loop {
-        match a.try_to_enter(&[ticket]).await {
+        match a.try_acquire_tickets(&[ticket]).await {
             // While the old one has not heard of it.
             Ok(_) if set.master_port() == old => {
                 a.release(&[ticket]).await;
