@@ -17,6 +17,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub(crate) mod any;
+#[cfg(any(feature = "etcd", feature = "redis", feature = "zookeeper"))]
+#[allow(dead_code)] // until every backend uses it
+pub(crate) mod authority;
 #[cfg(feature = "etcd")]
 pub(crate) mod etcd;
 pub(crate) mod memory;
