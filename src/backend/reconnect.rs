@@ -167,6 +167,18 @@ impl<C: Connection> Reconnecting<C> {
 
     /// Removes a lost connection. Returns `false`, and changes nothing, if it was removed already.
     pub(crate) fn discard(&mut self, lost: &Arc<C>) -> bool {
+        let server = self.server.clone();
+        self.discard_after(lost, || {
+            Error::new(
+                ErrorKind::Unavailable,
+                format!("the connection to {server} was lost before a call was answered"),
+            )
+        })
+    }
+
+    /// The same, after a call failed with an error that says more than that the connection was lost. Calls during the pause
+    /// fail with that error.
+    pub(crate) fn discard_after(&mut self, lost: &Arc<C>, error: impl FnOnce() -> Error) -> bool {
         if !matches!(&self.slot, Slot::Ready(ready) if Arc::ptr_eq(ready, lost)) {
             return false;
         }
@@ -174,13 +186,7 @@ impl<C: Connection> Reconnecting<C> {
         if lost.has_answered() {
             self.backoff.reset();
         } else {
-            self.backoff.failed(Error::new(
-                ErrorKind::Unavailable,
-                format!(
-                    "the connection to {} was lost before a call was answered",
-                    self.server
-                ),
-            ));
+            self.backoff.failed(error());
         }
         true
     }
@@ -364,6 +370,19 @@ mod tests {
         match connection.next(Instant::now()) {
             Next::Fail(error) => assert!(error.to_string().contains("10.0.0.1:6379"), "{error}"),
             Next::Connect => {}
+            next => panic!("{next:?}"),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_during_a_pause_fails_as_the_call_that_lost_the_connection_did() {
+        let mut connection = reconnecting();
+        let peer = Arc::<Peer>::default();
+        attempt(&mut connection, &Ok(peer.clone()));
+        let denied = || Error::new(ErrorKind::Denied, "the certificate was refused");
+        assert!(connection.discard_after(&peer, denied));
+        match connection.next(Instant::now()) {
+            Next::Fail(error) => assert_eq!(error.kind(), ErrorKind::Denied),
             next => panic!("{next:?}"),
         }
     }
