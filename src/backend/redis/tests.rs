@@ -14,13 +14,16 @@ mod sentinel;
 #[cfg(feature = "redis-tls")]
 mod tls;
 
+use super::session::{CHECK_TIMEOUT, POLL};
 use super::*;
+use crate::backend::Event;
 use crate::backend::support::redis::{Answer, RedisServer};
-use crate::backend::{Event, Grant};
-use crate::backend::{TicketState, exchange_one};
+use crate::backend::{Call, Grant, Inspection, Outcome, Reply, TicketState, exchange_one};
+use crate::error::Error;
 use crate::error::ErrorKind;
-use std::sync::atomic::AtomicU64;
-use std::time::Instant;
+use crate::name::Queue;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 

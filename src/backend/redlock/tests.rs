@@ -3,6 +3,7 @@
 mod builder;
 mod check;
 mod faults;
+mod format;
 mod order;
 mod restarts;
 #[cfg(feature = "redis-tls")]
@@ -12,9 +13,14 @@ mod tokens;
 #[path = "../../../tests/support/witness.rs"]
 mod witness;
 
+use super::check::CHECK_TIMEOUT;
 use super::*;
 use crate::backend::support::redis::RedisServer;
+use crate::backend::{Call, Outcome, Reply, TicketState, call_time};
 use crate::backend::{Grant, exchange_one};
+use crate::error::ErrorKind;
+use crate::name::Queue;
+use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 
 const LEASE: Duration = Duration::from_millis(1200);
@@ -121,7 +127,7 @@ impl Peer {
         }
     }
 
-    async fn try_to_enter(&mut self, ticket: u64) -> Result<TicketState, Error> {
+    async fn try_acquire_ticket(&mut self, ticket: u64) -> Result<TicketState, Error> {
         let acquire = vec![ticket];
         let call = Call {
             acquire,
@@ -131,11 +137,11 @@ impl Peer {
     }
 
     async fn acquire(&mut self, ticket: u64) -> TicketState {
-        self.try_to_enter(ticket).await.unwrap()
+        self.try_acquire_ticket(ticket).await.unwrap()
     }
 
     /// Must be let in at once. Returns the token.
-    async fn must_enter(&mut self, ticket: u64) -> u64 {
+    async fn must_acquire(&mut self, ticket: u64) -> u64 {
         match self.acquire(ticket).await {
             TicketState::Held { token } => token,
             other => panic!("{other:?}"),
@@ -143,7 +149,7 @@ impl Peer {
     }
 
     /// Asks as often as it is told to, until it is in. Returns how often.
-    async fn enters_within(&mut self, ticket: u64, time: Duration) -> usize {
+    async fn acquires_within(&mut self, ticket: u64, time: Duration) -> usize {
         let end = Instant::now() + time;
         for tries in 1.. {
             let acquire = vec![ticket];

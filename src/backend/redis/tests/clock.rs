@@ -1,6 +1,7 @@
 //! The script under a clock of our own: leases, gaps, stalls and steps of the server's clock, without waiting for any.
 
-use crate::backend::redis::codec::{self, Forms};
+use crate::backend::redis::codec;
+use crate::backend::redis::keys::Forms;
 use crate::backend::support::redis::RedisServer;
 use crate::backend::{Call, Outcome, Reply, TicketState};
 use crate::name::{Node, Queue};
@@ -29,7 +30,7 @@ impl Stage {
         let server = RedisServer::start();
         let client = Client::open(server.url()).unwrap();
         let mut redis = client.get_connection().unwrap();
-        let code = crate::backend::redis::EXCHANGE_CODE;
+        let code = crate::backend::redis::script::EXCHANGE.code();
         let ours = code.replace("call('TIME')", "call('HMGET', 'clock', 's', 'us')");
         assert_ne!(code, ours);
         let hash = redis::cmd("SCRIPT")

@@ -1,8 +1,8 @@
 //! Clusters. What happens under load is in `tests/places`.
 
 use super::*;
-use crate::backend::redis::cluster::slot;
-use crate::backend::redis::wire::Keys;
+use crate::backend::redis::keys::Keys;
+use crate::backend::redis::route::slot;
 use crate::backend::support::cluster::RedisCluster;
 use proptest::prelude::*;
 
@@ -161,7 +161,7 @@ async fn what_is_wrong_is_said_soon() {
     let check = async |redis: Redis| {
         let start = Instant::now();
         let error = Peer::of(redis).session.check(LEASE).await.unwrap_err();
-        assert!(start.elapsed() < CHECKING + Duration::from_millis(500));
+        assert!(start.elapsed() < CHECK_TIMEOUT + Duration::from_millis(500));
         error
     };
     let no_cluster = check(Redis::cluster([single.address()]).unwrap()).await;

@@ -1,13 +1,12 @@
 //! Records with an unknown format version: refused with an error, and left as they are.
 
+use super::batch::{acquire_1, calls, exchange, name};
 use super::*;
-use crate::backend::redis::tests::batch::{acquire_1, calls, exchange, name};
 
 /// Appends a byte to a record.
 const APPEND: &str = "return record .. 'x'";
 /// Raises the format version of a record.
-const RAISE: &str =
-    "return string.char(string.byte(record) + 1) .. string.sub(record, 2)";
+const RAISE: &str = "return string.char(string.byte(record) + 1) .. string.sub(record, 2)";
 
 /// Changes a string, or a field of a hash.
 fn tamper(server: &RedisServer, key: &str, field: Option<&str>, change: &str) {
@@ -198,7 +197,10 @@ async fn guard_and_token_are_refused() {
             ..call
         };
         exchange(&a, calls(&a, 4, release)).await;
-        for key in [format!("shop:guard:{}", a.node.as_str()), "shop:token".to_owned()] {
+        for key in [
+            format!("shop:guard:{}", a.node.as_str()),
+            "shop:token".to_owned(),
+        ] {
             tamper(&server, &key, None, change);
             let before = dump(&server);
             for count in [1, 4] {
