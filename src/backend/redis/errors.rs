@@ -24,7 +24,7 @@ pub(in crate::backend) fn describe(error: &RedisError, server: &str) -> Error {
     let (kind, message) = if error.is_connection_refusal() {
         (
             ErrorKind::Unavailable,
-            format!("Redis at {server} is not there: the connection was refused"),
+            format!("Redis at {server} is unreachable: the connection was refused"),
         )
     } else if error.is_io_error() {
         (
@@ -39,7 +39,7 @@ pub(in crate::backend) fn describe(error: &RedisError, server: &str) -> Error {
         };
         (
             ErrorKind::Denied,
-            format!("Redis at {server} refuses us: {text}{hint}"),
+            format!("Redis at {server} refused access: {text}{hint}"),
         )
     } else if error.redirect_node().is_some() {
         (
@@ -76,7 +76,7 @@ pub(in crate::backend) fn describe(error: &RedisError, server: &str) -> Error {
     } else {
         (
             ErrorKind::Incompatible,
-            format!("Redis at {server} cannot serve us: {text}"),
+            format!("Redis at {server} sent an unexpected error: {text}"),
         )
     };
     Error::with_source(kind, message, error.clone())

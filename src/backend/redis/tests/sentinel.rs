@@ -69,19 +69,19 @@ async fn what_is_wrong_is_said_soon() {
     refused(
         redis(&with("wrong"), MASTER, "secret"),
         ErrorKind::Denied,
-        "refuses us",
+        "refused access",
     )
     .await;
     refused(
         redis(&set.addresses(), MASTER, "secret"),
         ErrorKind::Denied,
-        "refuses us",
+        "refused access",
     )
     .await;
     refused(
         redis(&good, MASTER, "wrong"),
         ErrorKind::Denied,
-        "refuses us",
+        "refused access",
     )
     .await;
     let nowhere = ["127.0.0.1:1".to_owned(), "127.0.0.1:2".to_owned()];
