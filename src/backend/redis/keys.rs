@@ -23,7 +23,7 @@ pub(super) const PUSH_INFIX: &str = ":push:";
 
 /// Which forms a name may have.
 ///
-/// While a slot moves to another server of a cluster, the server executes only scripts all of whose keys are there. So a name
+/// While a slot moves to another server of a cluster, the server executes a script only if all its keys are there. So a name
 /// in a cluster always has the three keys of the general form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Forms {

@@ -33,7 +33,7 @@ const WAITING: &[TicketState] = &[TicketState::Queued];
 const RIGHTS: &str = "+eval +evalsha +time +zadd +zrem +zcard +zcount +zrange +zmscore +zremrangebyscore +hmget \
                       +hset +hdel +hgetall +get +mget +set +del +exists +pexpire +publish +subscribe";
 
-/// One node, as a gate would use it.
+/// One node, as a queue client would use it.
 struct Peer {
     session: Arc<dyn Session>,
     events: mpsc::UnboundedReceiver<Event>,
@@ -128,7 +128,7 @@ impl Peer {
         .unwrap()
     }
 
-    /// Gives up at once, as a gate does when an answer takes too long.
+    /// Gives up at once, as a queue client does when an answer takes too long.
     async fn give_up(&self) {
         let call = exchange_one(&*self.session, self.call());
         assert!(timeout(Duration::from_millis(50), call).await.is_err());

@@ -28,7 +28,7 @@ const LOCK: &str = "shop:redlock:mutex:{buy}";
 const MARKER: &str = "shop:redlock:since";
 const WAITING: [TicketState; 1] = [TicketState::Queued];
 
-/// One node, as a gate would use it.
+/// One node, as a queue client would use it.
 struct Peer {
     session: Arc<dyn Session>,
     node: Node,
@@ -60,12 +60,12 @@ fn queue() -> Queue {
     Queue::mutex(b"buy").unwrap()
 }
 
-/// Whether somebody has the lock there, by permit or not.
+/// The server stores a lock, confirmed or not.
 fn is_locked(server: &RedisServer) -> bool {
     server.command(&["EXISTS", LOCK]).int() == 1
 }
 
-/// Whether somebody holds it there, and the server knows the token.
+/// The server stores a lock with its token.
 fn is_held(server: &RedisServer) -> bool {
     let lock = server.command(&["GET", LOCK]).text();
     !lock.is_empty() && !lock.ends_with(" 0")
@@ -116,7 +116,7 @@ impl Peer {
         }
     }
 
-    /// As a gate: gives up after the time that a call has.
+    /// As a queue client: gives up after the time that a call has.
     async fn say(&self, call: Call) -> Result<Outcome, Error> {
         let time = call_time(call.lease);
         match timeout(time, exchange_one(&*self.session, call)).await {

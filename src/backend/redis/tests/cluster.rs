@@ -103,7 +103,7 @@ async fn names_are_at_their_nodes_and_pushes_come_once() {
     }
 }
 
-/// With all its keys a name is followed from node to node. While one does not exist, as when nobody waits, neither node answers.
+/// With all its keys a name is followed from node to node. While one does not exist, as without a queue, neither node answers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slot_on_its_way_is_followed() {
     let cluster = RedisCluster::start(3, false);

@@ -42,7 +42,7 @@ fn assert_incompatible(error: &Error, parts: &[&str]) {
     }
 }
 
-/// The ticket of a node whose record is unknown stays queued, and calls that would have to judge it fail.
+/// The ticket of a node with an unknown record stays queued, and calls that need the record fail.
 #[tokio::test]
 async fn a_record_of_another_node_is_refused_and_its_ticket_stays_queued() {
     for change in [APPEND, RAISE] {
@@ -79,7 +79,7 @@ async fn a_record_of_another_node_is_refused_and_its_ticket_stays_queued() {
     }
 }
 
-/// Nodes are forgotten once a longest lease: never one whose record is unknown.
+/// Nodes are forgotten once a longest lease: never one with an unknown record.
 #[tokio::test]
 async fn a_sweep_drops_no_unknown_record() {
     let server = RedisServer::start();

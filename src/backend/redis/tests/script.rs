@@ -18,7 +18,7 @@ async fn grants_queues_and_hands_on() {
         poll_after > Duration::ZERO && poll_after < LEASE / 2,
         "{poll_after:?}"
     );
-    // Only those who wait are asked to look again, and nobody passes the queue.
+    // Only nodes with queued tickets have to poll, and no ticket overtakes the queue.
     let tried = a
         .say(Call {
             try_acquire: vec![2],
@@ -221,7 +221,7 @@ async fn an_idle_name_leaves_nothing() {
     a.release(&[3]).await;
     sleep(Duration::from_millis(1100)).await;
     assert_eq!(server.command(&["DBSIZE"]).int(), 0);
-    // The same for one who is alone.
+    // The same in the single-holder form.
     a.acquire(&[4]).await;
     a.renew(&[4]).await;
     assert!(left(lone) > 3_600_000);
@@ -526,7 +526,7 @@ async fn a_lone_pair_touches_little() {
     assert_eq!(server.command(&["DBSIZE"]).int(), 1);
 }
 
-/// The same where several hold and nobody waits.
+/// The same with several holders and no queue.
 #[tokio::test]
 async fn a_pair_beside_others_touches_little() {
     let server = RedisServer::start();
@@ -637,7 +637,7 @@ async fn a_lone_permit_is_seen_and_evicted() {
     assert!(b.session.evict(queue(), a.node.ticket(2)).await.unwrap());
     assert!(!b.session.evict(queue(), a.node.ticket(2)).await.unwrap());
     assert_eq!(a.renew(&[2]).await.renewed, vec![TicketState::Gone]);
-    // Nobody is left of one who has gone.
+    // A released permit is not listed.
     server.command(&["FLUSHALL"]);
     a.acquire(&[3]).await;
     a.release(&[3]).await;

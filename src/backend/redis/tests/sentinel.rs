@@ -99,7 +99,7 @@ async fn what_is_wrong_is_said_soon() {
         sentinel.pause();
     }
     refused(silent, ErrorKind::Unavailable, "none of the sentinels").await;
-    // Who is connected already does not need them.
+    // A connected session does not need them.
     a.session.check(LEASE).await.unwrap();
     for sentinel in &mut set.sentinels {
         sentinel.resume();
@@ -108,7 +108,7 @@ async fn what_is_wrong_is_said_soon() {
     a.session.check(LEASE).await.unwrap();
 }
 
-/// The old master lives on as a replica, or is asked before anybody has told it: it is never taken for the master.
+/// The old master continues as a replica, or is queried before it knows: it is never used as the master.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_failover_by_hand_is_followed() {
     let set = SentinelSet::start(1);

@@ -1,4 +1,4 @@
-//! TLS: whom we trust, who we are, and what is said when that does not fit.
+//! TLS: trusted authorities, client certificates, and the errors when they do not match.
 
 use super::*;
 use crate::backend::support::certificates::{Authority, Certificate};

@@ -48,7 +48,7 @@ async fn two_of_five_may_be_down() {
     assert!(matches!(a.renew(10).await, Ok(TicketState::Held { .. })));
     assert!(a.release(10).await.unwrap());
     works_at_once(&mut a, &mut b, 11..15).await;
-    // Also for whoever comes now.
+    // Also for new sessions.
     let (mut a, mut b) = (Peer::new(&urls(&servers)), Peer::new(&urls(&servers)));
     works_at_once(&mut a, &mut b, 0..3).await;
 }
@@ -97,7 +97,7 @@ async fn one_that_refuses_us_makes_no_outage_of_the_others_final() {
     servers[1].restart();
     grow_old(&servers[1]);
     a.acquires_within(2, LEASE).await;
-    // Without a majority of those who let us in, waiting helps nobody.
+    // Without a majority of servers that grant access, waiting does not help.
     servers[2].kill();
     servers[2].add_args(&["--requirepass", "other"]);
     servers[2].restart();
@@ -133,7 +133,7 @@ async fn a_lost_answer_is_made_good() {
     for round in 0..3 {
         let (first, second) = (round * 2, round * 2 + 1);
         a.must_acquire(first).await;
-        // The leave is carried out, and nobody hears of it.
+        // The release is executed, and its reply is lost.
         for proxy in &proxies[1..] {
             proxy.set_present(Way::Down, Mode::LoseOneAndCut);
         }
@@ -219,7 +219,7 @@ async fn gone_is_said_only_by_a_majority() {
     };
     forget(0..2);
     assert!(matches!(a.renew(1).await, Ok(TicketState::Held { .. })));
-    // What two have lost is made good, for a majority says whose it is.
+    // The loss of two servers is repaired, because a majority stores the holder.
     until(LEASE / 4, || servers.iter().all(is_held)).await;
     // Two say yes, two say no, one says nothing.
     forget(0..2);

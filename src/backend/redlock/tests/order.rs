@@ -145,7 +145,7 @@ async fn a_roll_back_that_arrives_late_delays_nobody_for_long() {
         sleep(LEASE / 30).await;
         assert_eq!(b.renew(1).await.unwrap(), TicketState::Held { token });
     }
-    // And now it arrives where nobody is: it may take the lock, and gives it back.
+    // Now it arrives without a holder: it may take the lock, and rolls it back.
     assert!(b.release(1).await.unwrap());
     for proxy in &proxies {
         proxy.set(Way::Up, Mode::Hold);
