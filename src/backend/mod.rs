@@ -2,14 +2,12 @@
 
 pub(crate) mod any;
 #[cfg(any(feature = "etcd", feature = "redis", feature = "zookeeper"))]
-#[allow(dead_code)] // until every backend uses it
 pub(crate) mod authority;
 mod contract;
 #[cfg(feature = "etcd")]
 pub(crate) mod etcd;
 pub(crate) mod memory;
 #[cfg(any(feature = "etcd", feature = "redis", feature = "zookeeper"))]
-#[allow(dead_code)] // until every backend uses it
 pub(crate) mod reconnect;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;

@@ -199,12 +199,6 @@ impl<C: Connection> Reconnecting<C> {
         true
     }
 
-    /// Removes the connection or the attempt, on purpose: the next attempt may start at once.
-    pub(crate) fn clear(&mut self) {
-        self.slot = Slot::Empty;
-        self.backoff.reset();
-    }
-
     fn is_attempt(&self, this: &Attempt<C>) -> bool {
         matches!(&self.slot, Slot::Connecting { attempt, .. } if attempt.ptr_eq(this))
     }
@@ -420,14 +414,6 @@ mod tests {
         drop(result);
         assert!(attempt.clone().await.is_none());
         connection.abandon(&attempt);
-        assert!(connects(&mut connection));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_cleared_connection_is_replaced_at_once() {
-        let mut connection = reconnecting();
-        attempt(&mut connection, &Err(refused()));
-        connection.clear();
         assert!(connects(&mut connection));
     }
 }

@@ -140,7 +140,7 @@ async fn a_foreign_value_under_a_key_is_reported_and_kept() {
     let permits = coordinator(&server.url());
     let other = permits.semaphore("other", 1).unwrap();
     let held = other.acquire().await.unwrap();
-    for key in ["", ":queue", ":meta", ":lone"] {
+    for key in ["", ":queue", ":meta", ":single"] {
         let key = format!("fleet:limit:{{typed}}{key}");
         server.command(&["SET", &key, "mine"]);
         assert_all_fail(&permits, "typed", ErrorKind::Incompatible).await;

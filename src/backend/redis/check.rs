@@ -1,6 +1,9 @@
-//! Connects and tries everything that will be needed, so that what is wrong is said before anybody waits.
+//! `Coordinator::check`: connects and tries every command, so that mistakes are reported before a caller waits.
 
-use super::{ASKED_AGAIN, OLDEST, RedisSession, Spot, wire};
+use super::keys::{Keys, push_channel};
+use super::route::Route;
+use super::session::{RETRY_FOR, RedisSession};
+use super::{errors, value};
 use crate::backend::{Call, Reply, TicketState};
 use crate::error::{Error, ErrorKind};
 use crate::name::Queue;
@@ -8,19 +11,22 @@ use redis::{Cmd, RedisError, Value};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+/// The oldest server with every command that is needed.
+const MIN_VERSION: (u32, u32) = (6, 2);
+
 impl RedisSession {
-    pub(super) async fn try_everything(&self) -> Result<(), Error> {
-        for queue in self.servers.queues_to_check(&self.node).await? {
-            self.try_everything_with(&queue).await?;
+    pub(super) async fn check_servers(&self) -> Result<(), Error> {
+        for queue in self.topology.queues_to_check(&self.node).await? {
+            self.check_with(&queue).await?;
         }
         Ok(())
     }
 
-    async fn try_everything_with(&self, queue: &Queue) -> Result<(), Error> {
-        let spot = Spot::of(queue, ASKED_AGAIN);
-        self.look_at_version(spot).await?;
-        self.look_at_rights(spot, queue).await?;
-        // Two tickets and one permit: one holds, the other waits, is granted, and goes.
+    async fn check_with(&self, queue: &Queue) -> Result<(), Error> {
+        let route = Route::of(queue, RETRY_FOR);
+        self.check_version(route).await?;
+        self.check_rights(route, queue).await?;
+        // Two tickets and one permit: one is held, the other is queued, granted and released.
         let call = |number: u64, release: &[u64], renew: &[u64], acquire: &[u64]| Call {
             queue: queue.clone(),
             number,
@@ -44,127 +50,166 @@ impl RedisSession {
         self.exchange_one(call(number + 2, &[second], &[], &[]))
             .await?;
         if !granted {
-            return Err(wire::nonsense(self.servers.name()));
+            return Err(errors::malformed(self.topology.name()));
         }
-        let keys = wire::Keys::new(&self.prefix, queue);
-        let forget = redis::cmd("HDEL")
-            .arg(keys.meta())
+        let keys = Keys::new(&self.prefix, queue);
+        let delete = redis::cmd("HDEL")
+            .arg(&keys.meta)
             .arg("state")
             .arg(self.node.as_str())
             .clone();
-        self.send(spot, &forget).await?;
-        self.look_at_channel(spot).await?;
-        self.look_at_eviction(spot).await;
+        self.send(route, &delete).await?;
+        self.check_channel(route).await?;
+        self.check_eviction_policy(route).await;
         Ok(())
     }
 
-    async fn look_at_version(&self, spot: Spot) -> Result<(), Error> {
-        let hello = self.send(spot, &redis::cmd("HELLO")).await?;
-        check_version(&hello, self.servers.name())
+    async fn check_version(&self, route: Route) -> Result<(), Error> {
+        let hello = self.send(route, &redis::cmd("HELLO")).await?;
+        check_version(&hello, self.topology.name())
     }
 
-    /// Each command on its own: inside a script the server does not say which one it refused.
-    async fn look_at_rights(&self, spot: Spot, queue: &Queue) -> Result<(), Error> {
-        let mut missing = Missing::default();
-        for command in wire::Keys::new(&self.prefix, queue).every_command() {
-            let answer = self.servers.try_send(spot, &command).await?;
-            missing.note(&command, answer, self.servers.name())?;
+    /// Sends each command for itself: inside a script the server does not name the command that it refused.
+    async fn check_rights(&self, route: Route, queue: &Queue) -> Result<(), Error> {
+        let mut missing = MissingRights::default();
+        for command in commands(&Keys::new(&self.prefix, queue)) {
+            let answer = self.topology.try_send(route, &command).await?;
+            missing.note(&command, answer, self.topology.name())?;
         }
         if !missing.is_empty() {
-            // All at once, for who sets the rights.
-            let publish = publish(&self.inbox());
-            let answer = self.servers.try_send(spot, &publish).await?;
-            missing.note(&publish, answer, self.servers.name())?;
-            if self.servers.is_deaf(spot) && !missing.channels {
+            // All missing rights in one message.
+            let channel = self.push_channel();
+            let publish = publish(&channel);
+            let answer = self.topology.try_send(route, &publish).await?;
+            missing.note(&publish, answer, self.topology.name())?;
+            if self.topology.is_push_refused(route) && !missing.channels {
                 missing.note_right("+subscribe");
             }
         }
-        missing.check(self.servers.name(), &format!("{}:*", self.prefix))
+        missing.check(self.topology.name(), &format!("{}:*", self.prefix))
     }
 
-    fn inbox(&self) -> String {
-        wire::inbox(&self.prefix, self.node.as_str())
+    fn push_channel(&self) -> String {
+        push_channel(&self.prefix, self.node.as_str())
     }
 
-    async fn look_at_channel(&self, spot: Spot) -> Result<(), Error> {
-        let inbox = self.inbox();
+    async fn check_channel(&self, route: Route) -> Result<(), Error> {
+        let channel = self.push_channel();
         let missing = |right: &str| {
             Error::new(
                 ErrorKind::Denied,
                 format!(
-                    "Redis at {} does not let us {right} on the channel {inbox}: permits work, but whoever waits has to poll",
-                    self.servers.name()
+                    "Redis at {} refuses {right} on the channel {channel}: permits work, but queued tickets are polled for; grant the right",
+                    self.topology.name()
                 ),
             )
         };
-        if self.servers.is_deaf(spot) {
+        if self.topology.is_push_refused(route) {
             return Err(missing("SUBSCRIBE"));
         }
-        match self.servers.try_send(spot, &publish(&inbox)).await? {
+        match self.topology.try_send(route, &publish(&channel)).await? {
             Ok(_) => Ok(()),
-            Err(error) if wire::is_denied(&error) => Err(missing("PUBLISH")),
-            Err(error) => Err(wire::error(&error, self.servers.name())),
+            Err(error) if errors::is_denied(&error) => Err(missing("PUBLISH")),
+            Err(error) => Err(errors::describe(&error, self.topology.name())),
         }
     }
 
-    /// Managed servers often do not let us see the policy: then we say nothing.
-    async fn look_at_eviction(&self, spot: Spot) {
+    /// Warns if the server may evict keys. Managed servers often hide the policy: then there is no warning.
+    async fn check_eviction_policy(&self, route: Route) {
         let config = redis::cmd("CONFIG")
             .arg("GET")
             .arg("maxmemory-policy")
             .clone();
         let mut policy = None;
-        if let Ok(Ok(value)) = self.servers.try_send(spot, &config).await {
-            policy = wire::field(&value, "maxmemory-policy");
+        if let Ok(Ok(value)) = self.topology.try_send(route, &config).await {
+            policy = value::field(&value, "maxmemory-policy");
         }
         if policy.is_none()
             && let Ok(Ok(value)) = self
-                .servers
-                .try_send(spot, redis::cmd("INFO").arg("memory"))
+                .topology
+                .try_send(route, redis::cmd("INFO").arg("memory"))
                 .await
         {
-            policy = wire::info(&value, "maxmemory_policy");
+            policy = value::info_field(&value, "maxmemory_policy");
         }
         if let Some(policy) = policy.filter(|policy| policy != "noeviction") {
             tracing::warn!(
-                server = &**self.servers.name(),
-                "Redis evicts keys when its memory is full (maxmemory-policy {policy}): permits can be lost then. Set it to noeviction",
+                server = &**self.topology.name(),
+                "Redis evicts keys when its memory is full (maxmemory-policy {policy}), and permits can be lost: set it to noeviction",
             );
         }
     }
 }
 
-/// A message of nothing.
-fn publish(inbox: &str) -> Cmd {
-    redis::cmd("publish").arg(inbox).arg("").clone()
+/// Every command that the scripts use on keys, harmless to keys that nothing else uses. The last ones delete.
+fn commands(keys: &Keys) -> Vec<Cmd> {
+    let (permits, meta, single) = (&*keys.permits, &*keys.meta, &*keys.single_holder);
+    let words: &[&[&str]] = &[
+        &["time"],
+        &["eval", "return 0", "0"],
+        &["evalsha", "", "0"],
+        &["zadd", permits, "1", "x"],
+        &["zcard", permits],
+        &["zcount", permits, "0", "1"],
+        &["zrange", permits, "0", "0"],
+        &["zmscore", permits, "x"],
+        &["pexpire", permits, "1000"],
+        &["zremrangebyscore", permits, "-inf", "0"],
+        &["zrem", permits, "x"],
+        &["hset", meta, "x", "x"],
+        &["pexpire", meta, "1000"],
+        &["hmget", meta, "x"],
+        &["hgetall", meta],
+        &["hdel", meta, "x"],
+        &["set", single, "", "px", "1000"],
+        &["get", single],
+        &["mget", single],
+        &["exists", single],
+        &["del", single],
+    ];
+    let command = |words: &&[&str]| {
+        let mut command = Cmd::new();
+        for word in *words {
+            command.arg(*word);
+        }
+        command
+    };
+    words.iter().map(command).collect()
 }
 
-/// Is the server that says hello like this new enough? Others that speak the protocol count their versions as they please.
+/// An empty message.
+fn publish(channel: &str) -> Cmd {
+    redis::cmd("publish").arg(channel).arg("").clone()
+}
+
+/// Checks the version in a reply to HELLO. Other servers with this protocol number their versions differently.
 pub(in crate::backend) fn check_version(hello: &Value, server: &str) -> Result<(), Error> {
-    let version = wire::field(hello, "version").unwrap_or_default();
+    let version = value::field(hello, "version").unwrap_or_default();
     let mut numbers = version.split('.').map(str::parse::<u32>);
     match (numbers.next(), numbers.next()) {
-        (Some(Ok(major)), Some(Ok(minor))) if (major, minor) < OLDEST => Err(Error::new(
+        (Some(Ok(major)), Some(Ok(minor))) if (major, minor) < MIN_VERSION => Err(Error::new(
             ErrorKind::Incompatible,
             format!(
-                "Redis at {server} is version {version}: {}.{} is the oldest that will do",
-                OLDEST.0, OLDEST.1
+                "Redis at {server} is version {version}, but {}.{} or later is needed",
+                MIN_VERSION.0, MIN_VERSION.1
             ),
         )),
         _ => Ok(()),
     }
 }
 
-/// The rights that we need and do not have, as `ACL SETUSER` calls them.
+/// Missing rights, as arguments of `ACL SETUSER`.
 #[derive(Default)]
-pub(in crate::backend) struct Missing {
+pub(in crate::backend) struct MissingRights {
     commands: BTreeSet<String>,
     keys: bool,
     channels: bool,
 }
 
-impl Missing {
-    /// What the server said to one command of those that will be needed.
+// === impl MissingRights ===
+
+impl MissingRights {
+    /// Adds the right that a command needs, if the server refused it because a right is missing.
     pub(in crate::backend) fn note(
         &mut self,
         command: &Cmd,
@@ -172,17 +217,19 @@ impl Missing {
         server: &str,
     ) -> Result<(), Error> {
         match answer {
-            Err(error) if wire::is_denied(&error) => {
-                match wire::denied(&error) {
-                    wire::Denied::Command => self.note_right(&format!("+{}", wire::name(command))),
-                    wire::Denied::Key => self.keys = true,
-                    wire::Denied::Channel => self.channels = true,
-                    wire::Denied::Other => return Err(wire::error(&error, server)),
+            Err(error) if errors::is_denied(&error) => {
+                match errors::missing_right(&error) {
+                    errors::MissingRight::Command => {
+                        self.note_right(&format!("+{}", value::command_name(command)))
+                    }
+                    errors::MissingRight::Key => self.keys = true,
+                    errors::MissingRight::Channel => self.channels = true,
+                    errors::MissingRight::Other => return Err(errors::describe(&error, server)),
                 }
                 Ok(())
             }
-            Err(error) if error.is_io_error() => Err(wire::error(&error, server)),
-            // Anything else will show in the script, or does not matter there.
+            Err(error) if error.is_io_error() => Err(errors::describe(&error, server)),
+            // Any other error appears in the script, or does not matter there.
             _ => Ok(()),
         }
     }
@@ -195,20 +242,20 @@ impl Missing {
         self.commands.is_empty() && !self.keys && !self.channels
     }
 
-    /// Says what is missing, if anything is. `keys`: the pattern that all keys fit.
+    /// Returns an error with all missing rights, if any. `keys`: the pattern that all keys match.
     pub(in crate::backend) fn check(self, server: &str, keys: &str) -> Result<(), Error> {
         if self.is_empty() {
             return Ok(());
         }
         let all_keys = self.keys.then(|| format!("~{keys}"));
-        let inboxes = format!("&{}inbox:*", keys.trim_end_matches('*'));
-        let channels = self.channels.then_some(inboxes);
+        let pushes = format!("&{}push:*", keys.trim_end_matches('*'));
+        let channels = self.channels.then_some(pushes);
         let patterns = all_keys.into_iter().chain(channels);
         let missing: Vec<_> = patterns.chain(self.commands).collect();
         Err(Error::new(
             ErrorKind::Denied,
             format!(
-                "Redis at {server} does not give us all rights to the keys {keys}, these are missing: {}",
+                "Redis at {server} does not grant all rights to the keys {keys}, these are missing: {}",
                 missing.join(" ")
             ),
         ))

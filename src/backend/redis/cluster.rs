@@ -1,13 +1,14 @@
-//! The nodes of a cluster: which one has which slot, one link to each that is used, and what to do while that changes.
+//! The nodes of a cluster: which one has which slot, one connection to each that is used, and retries while that changes.
 //!
-//! Each link listens on our channel: whoever grants a ticket does so at the node of the name, and there we listen, for it is
-//! where our own calls about the name go. The cluster hands messages on to its other nodes, so that the same push may
-//! come by several links: it is taken from the link of its name's node if that is there, else from any.
+//! Each connection subscribes to this process's channel: a ticket is granted at the node of its name, and that is where this
+//! process's calls about the name go. The cluster forwards messages to its other nodes, so that the same push may arrive over
+//! several connections: it is accepted from the connection of its name's node if there is one, else from any.
 
-use super::connection::{Link, Manner, Target};
-use super::server::Server;
-use super::servers::Spot;
-use super::wire::{self, Turn};
+use super::connection::{Connection, Preamble, Target};
+use super::endpoint::Endpoint;
+use super::errors;
+use super::route::{Route, SLOTS, slot};
+use super::slot_map::{Address, Redirection, SlotMap};
 use crate::backend::{Event, Events};
 use crate::clock;
 use crate::error::{Error, ErrorKind};
@@ -20,87 +21,65 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 
-const SLOTS: u16 = 16_384;
-/// A map that is no older is not fetched again.
-const FRESH: Duration = Duration::from_millis(150);
-/// How long one node may take to tell its map.
-const TELLING: Duration = Duration::from_millis(300);
-/// Whoever has been asking for longer sits in a runtime that nobody drives.
-const STUCK: Duration = Duration::from_secs(2);
-/// So many are asked at once.
-const ASKED: usize = 3;
-/// Pauses before a command is sent again.
+/// A slot map that is no older is not fetched again.
+const FRESH_FOR: Duration = Duration::from_millis(150);
+/// How long one node may take to return its slot map.
+const FETCH_TIMEOUT: Duration = Duration::from_millis(300);
+/// A fetch without a result after this time belongs to a runtime that is not driven.
+const FETCH_STUCK: Duration = Duration::from_secs(2);
+/// How many nodes are queried at the same time.
+const PARALLEL_FETCHES: usize = 3;
+/// The first and the longest pause before a command is sent again.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(100));
-/// So many times a command is sent on at once.
-const AT_ONCE: u32 = 4;
-
-pub(super) type Address = (String, u16);
+/// How many redirections of a command are followed without a pause.
+const REDIRECTIONS_AT_ONCE: u32 = 4;
 
 pub(super) struct Cluster {
-    /// For people.
+    /// For messages.
     name: Arc<str>,
-    /// Nodes that the user named. The first one says how to talk to all.
-    seeds: Vec<Server>,
-    inbox: String,
+    /// The configured nodes. The settings of the first one are used for all.
+    seeds: Vec<Endpoint>,
+    channel: String,
     events: Events,
-    state: Mutex<TicketState>,
+    state: Mutex<State>,
 }
 
 #[derive(Default)]
-struct TicketState {
-    map: Map,
-    /// What a node said of single slots since.
+struct State {
+    map: SlotMap,
+    /// Redirections of single slots since the map was fetched.
     moved: HashMap<u16, Address>,
-    links: HashMap<Address, Arc<Link>>,
-    /// When the map was last asked for.
-    asked: Option<Instant>,
-    /// Something spoke against the map.
+    connections: HashMap<Address, Arc<Connection>>,
+    /// When the map was last fetched.
+    fetched: Option<Instant>,
+    /// An error or a redirection contradicts the map.
     doubtful: bool,
-    /// Somebody has been asking for it since then.
-    asking: Option<Instant>,
-    /// Why nobody told it, the last time.
+    /// A call has been fetching the map since then.
+    fetching: Option<Instant>,
+    /// Why the last fetch failed.
     failed: Option<Error>,
 }
 
-/// Who has what, as one node sees it.
-#[derive(Debug, Default, PartialEq)]
-pub(super) struct Map {
-    /// First and last slot, and the master's address.
-    pub(super) ranges: Vec<(u16, u16, Address)>,
-    pub(super) replicas: Vec<Address>,
-}
-
 enum Choice {
-    Link(Arc<Link>),
-    /// The map has to be fetched. If that fails, this link may do.
-    Ask(Option<Arc<Link>>),
-    /// Somebody else is at it.
+    Use(Arc<Connection>),
+    /// The map has to be fetched. If that fails, this connection may work.
+    Fetch(Option<Arc<Connection>>),
+    /// Another call fetches the map.
     Wait,
-    Nobody(Error),
+    Fail(Error),
 }
 
-/// Asking for the map ends, in whatever way.
-struct Asking<'a>(&'a Cluster);
-
-/// The slot of all keys of a queue.
-pub(super) fn slot(queue: &Queue) -> u16 {
-    let crc = queue.name().bytes().fold(0_u16, |crc, byte| {
-        (0..8).fold(crc ^ (u16::from(byte) << 8), |crc, _| match crc & 0x8000 {
-            0 => crc << 1,
-            _ => (crc << 1) ^ 0x1021,
-        })
-    });
-    crc % SLOTS
-}
+/// Marks the fetch as ended when dropped.
+struct Fetching<'a>(&'a Cluster);
 
 // === impl Cluster ===
 
 impl Cluster {
-    pub(super) fn new(seeds: Vec<Server>, inbox: String, events: Events) -> Arc<Self> {
+    pub(super) fn new(seeds: Vec<Endpoint>, channel: String, events: Events) -> Arc<Self> {
         Arc::new(Self {
-            name: format!("the cluster of {}", Server::names(&seeds)).into(),
+            name: format!("the cluster of {}", Endpoint::names(&seeds)).into(),
             seeds,
-            inbox,
+            channel,
             events,
             state: Mutex::default(),
         })
@@ -110,50 +89,52 @@ impl Cluster {
         &self.name
     }
 
-    pub(super) fn is_deaf(&self, slot: u16) -> bool {
+    pub(super) fn is_push_refused(&self, slot: u16) -> bool {
         let state = self.state();
-        let link = state.owner(slot).and_then(|owner| state.links.get(owner));
-        link.is_some_and(|link| link.is_deaf())
+        let owner = state.owner(slot);
+        let connection = owner.and_then(|owner| state.connections.get(owner));
+        connection.is_some_and(|connection| connection.is_push_refused())
     }
 
-    /// Sends a command to where its slot is, and again while the cluster says that it has not carried it out, for as long as
-    /// the spot allows.
+    /// Sends a command to the node of its slot, and again while the cluster refuses to execute it, for as long as the route
+    /// allows.
     pub(super) async fn try_send(
         self: &Arc<Self>,
-        spot: Spot,
+        route: Route,
         command: &Cmd,
     ) -> Result<Result<Value, RedisError>, Error> {
-        let end = clock::now() + spot.patience;
-        let (mut pause, mut turns) = (PAUSE.0, 0);
+        let end = clock::now() + route.retry_for;
+        let (mut pause, mut redirections) = (PAUSE.0, 0);
         let mut elsewhere = None;
         loop {
-            let (link, manner) = match elsewhere.take() {
-                Some(address) => (Ok(self.link(address)), Manner::Asking),
-                None => (self.owner(spot.slot).await, Manner::Plain),
+            let (connection, preamble) = match elsewhere.take() {
+                Some(address) => (Ok(self.connection(address)), Preamble::Asking),
+                None => (self.owner(route.slot).await, Preamble::None),
             };
-            let answer = match link {
-                Ok(link) => link.try_send(command, manner).await,
+            let answer = match connection {
+                Ok(connection) => connection.try_send(command, preamble).await,
                 Err(error) => Err(error),
             };
             let mut at_once = false;
             let failed = match answer {
                 Ok(Ok(value)) => return Ok(Ok(value)),
-                Ok(Err(error)) => match wire::turn(&error) {
-                    Some(turn) => {
-                        turns += 1;
-                        at_once = turns <= AT_ONCE && !matches!(turn, Turn::Wait);
-                        match turn {
-                            Turn::Moved(address) => self.moved(spot.slot, address),
-                            Turn::Ask(address) => elsewhere = Some(address),
-                            Turn::Wait => self.doubt(),
+                Ok(Err(error)) => match Redirection::of(&error) {
+                    Some(redirection) => {
+                        redirections += 1;
+                        at_once = redirections <= REDIRECTIONS_AT_ONCE
+                            && !matches!(redirection, Redirection::Wait);
+                        match redirection {
+                            Redirection::Moved(address) => self.moved(route.slot, address),
+                            Redirection::Ask(address) => elsewhere = Some(address),
+                            Redirection::Wait => self.doubt(),
                         }
                         Error::new(
                             ErrorKind::Unavailable,
-                            format!("{} is being changed: {}", self.name, wire::text(&error)),
+                            format!("{} is being changed: {}", self.name, errors::text(&error)),
                         )
                     }
                     None => {
-                        if wire::wants_new_connection(&error) {
+                        if errors::needs_new_connection(&error) {
                             self.doubt();
                         }
                         return Ok(Err(error));
@@ -176,18 +157,18 @@ impl Cluster {
         }
     }
 
-    /// The link to the node of a slot. The map is fetched when it is doubtful, or before anybody is connected to: a node that is
-    /// gone has perhaps been replaced.
-    async fn owner(self: &Arc<Self>, slot: u16) -> Result<Arc<Link>, Error> {
+    /// Returns the connection to the node of a slot. The map is fetched when it is doubtful, or when that node is not
+    /// connected: it may have been replaced.
+    async fn owner(self: &Arc<Self>, slot: u16) -> Result<Arc<Connection>, Error> {
         loop {
             match self.choose(slot) {
-                Choice::Link(link) => return Ok(link),
-                Choice::Nobody(error) => return Err(error),
+                Choice::Use(connection) => return Ok(connection),
+                Choice::Fail(error) => return Err(error),
                 Choice::Wait => sleep(PAUSE.0).await,
-                Choice::Ask(link) => {
-                    let told = self.ask().await;
-                    if let (Err(_), Some(link)) = (told, link) {
-                        return Ok(link);
+                Choice::Fetch(connection) => {
+                    let fetched = self.fetch_map().await;
+                    if let (Err(_), Some(connection)) = (fetched, connection) {
+                        return Ok(connection);
                     }
                 }
             }
@@ -200,57 +181,59 @@ impl Cluster {
         let within = |at: Option<Instant>, time| {
             at.is_some_and(|at| now.saturating_duration_since(at) < time)
         };
-        let (fresh, asking) = (within(state.asked, FRESH), within(state.asking, STUCK));
+        let fresh = within(state.fetched, FRESH_FOR);
+        let fetching = within(state.fetching, FETCH_STUCK);
         let owner = state.owner(slot).cloned();
-        let link = owner.map(|owner| state.link(self, owner));
-        match link {
-            Some(link) if fresh || asking => Choice::Link(link),
-            Some(link) if link.is_ready() && !state.doubtful => Choice::Link(link),
-            None if asking => Choice::Wait,
-            None if fresh => Choice::Nobody(state.failed.clone().unwrap_or_else(|| {
+        let connection = owner.map(|owner| state.connection(self, owner));
+        match connection {
+            Some(connection) if fresh || fetching => Choice::Use(connection),
+            Some(connection) if connection.is_ready() && !state.doubtful => Choice::Use(connection),
+            None if fetching => Choice::Wait,
+            None if fresh => Choice::Fail(state.failed.clone().unwrap_or_else(|| {
                 Error::new(
                     ErrorKind::Unavailable,
                     format!("slot {slot} is with no node of {}", self.name),
                 )
             })),
-            link => {
-                state.asking = Some(now);
-                Choice::Ask(link)
+            connection => {
+                state.fetching = Some(now);
+                Choice::Fetch(connection)
             }
         }
     }
 
-    fn link(self: &Arc<Self>, address: Address) -> Arc<Link> {
-        self.state().link(self, address)
+    fn connection(self: &Arc<Self>, address: Address) -> Arc<Connection> {
+        self.state().connection(self, address)
     }
 
-    fn new_link(self: &Arc<Self>, address: &Address) -> Arc<Link> {
+    fn new_connection(self: &Arc<Self>, address: &Address) -> Arc<Connection> {
         let (cluster, at) = (Arc::downgrade(self), address.clone());
         let events = self.events.clone();
         let events = Events::new(move |event| {
             let twice = match &event {
                 Event::Granted { queue, .. } => Weak::upgrade(&cluster)
-                    .is_some_and(|cluster| cluster.hears_better(slot(queue), &at)),
+                    .is_some_and(|cluster| cluster.has_owner_connected(slot(queue), &at)),
                 Event::Lost | Event::Resync => false,
             };
             if !twice {
                 events.send(event);
             }
         });
-        let server = self.server(address);
-        Link::new(Target::Server(server), Some(self.inbox.clone()), events)
+        let target = Target::Server(self.endpoint(address));
+        Connection::new(target, Some(self.channel.clone()), events)
     }
 
-    fn server(&self, (host, port): &Address) -> Server {
+    fn endpoint(&self, (host, port): &Address) -> Endpoint {
         self.seeds[0].at(host, *port)
     }
 
-    /// What is pushed about this slot comes by another link than this one.
-    fn hears_better(&self, slot: u16, at: &Address) -> bool {
+    /// Pushes about this slot arrive over the connection of another node than this one.
+    fn has_owner_connected(&self, slot: u16, at: &Address) -> bool {
         let state = self.state();
         match state.owner(slot) {
             Some(owner) if owner != at => {
-                (state.links.get(owner)).is_some_and(|link| link.is_ready() && !link.is_deaf())
+                let connection = state.connections.get(owner);
+                connection.is_some_and(|it| it.is_ready() && !it.is_push_refused())
             }
             _ => false,
         }
@@ -266,43 +249,42 @@ impl Cluster {
         self.state().doubtful = true;
     }
 
-    /// Fetches the map from whoever tells it first. Only one at a time does.
-    async fn ask(self: &Arc<Self>) -> Result<(), Error> {
-        let asking = Asking(self);
-        let mut others = self.whom_to_ask().into_iter();
-        let mut question = redis::cmd("CLUSTER");
-        question.arg("SLOTS");
-        let question = &question;
-        let tell = |server: Server| async move {
-            let told = timeout(TELLING, server.ask(question)).await;
-            match told.unwrap_or_else(|_| Err(wire::no_answer(&server.name()))) {
-                Ok(told) => {
-                    let host = server.host();
-                    wire::map(told, &host).ok_or_else(|| wire::nonsense(&server.name()))
-                }
+    /// Fetches the map from the node that returns it first. Only one call at a time does.
+    async fn fetch_map(self: &Arc<Self>) -> Result<(), Error> {
+        let fetching = Fetching(self);
+        let mut others = self.nodes_to_query().into_iter();
+        let mut command = redis::cmd("CLUSTER");
+        command.arg("SLOTS");
+        let command = &command;
+        let fetch = |node: Endpoint| async move {
+            let reply = timeout(FETCH_TIMEOUT, node.query(command)).await;
+            match reply.unwrap_or_else(|_| Err(errors::no_answer(&node.name()))) {
+                Ok(reply) => SlotMap::decode(reply, &node.host())
+                    .ok_or_else(|| errors::malformed(&node.name())),
                 Err(error) if error.to_string().contains("cluster support disabled") => {
                     Err(Error::new(
                         ErrorKind::Incompatible,
                         format!(
                             "Redis at {} is no node of a cluster: Redis::new is for single servers",
-                            server.name()
+                            node.name()
                         ),
                     ))
                 }
                 Err(error) => Err(error),
             }
         };
-        let mut asked: FuturesUnordered<_> = others.by_ref().take(ASKED).map(tell).collect();
+        let parallel = others.by_ref().take(PARALLEL_FETCHES);
+        let mut fetches: FuturesUnordered<_> = parallel.map(fetch).collect();
         let mut failed: Option<Error> = None;
-        let mut told = None;
-        while let Some(map) = asked.next().await {
+        let mut fetched = None;
+        while let Some(map) = fetches.next().await {
             match map {
                 Ok(map) => {
-                    told = Some(map);
+                    fetched = Some(map);
                     break;
                 }
                 Err(error) => {
-                    // What waiting would not mend is worth more to know.
+                    // An error that waiting does not cure is more useful.
                     let better = |failed: &Error| {
                         failed.kind() == ErrorKind::Unavailable
                             || error.kind() != ErrorKind::Unavailable
@@ -310,16 +292,18 @@ impl Cluster {
                     if failed.as_ref().is_none_or(better) {
                         failed = Some(error);
                     }
-                    asked.extend(others.next().map(tell));
+                    fetches.extend(others.next().map(fetch));
                 }
             }
         }
         let mut state = self.state();
-        state.asked = Some(clock::now());
-        let result = match told {
+        state.fetched = Some(clock::now());
+        let result = match fetched {
             Some(map) => {
-                let masters: BTreeSet<_> = map.masters();
-                state.links.retain(|address, _| masters.contains(address));
+                let masters = map.masters();
+                state
+                    .connections
+                    .retain(|address, _| masters.contains(address));
                 state.map = map;
                 state.moved.clear();
                 state.doubtful = false;
@@ -327,32 +311,33 @@ impl Cluster {
                 Ok(())
             }
             None => {
-                let error = failed.unwrap_or_else(|| wire::no_answer(&self.name));
+                let error = failed.unwrap_or_else(|| errors::no_answer(&self.name));
                 state.failed = Some(error.clone());
                 Err(error)
             }
         };
         drop(state);
-        drop(asking);
+        drop(fetching);
         result
     }
 
-    /// Those that we talk to first, for they are alive; then all others, each once.
-    fn whom_to_ask(&self) -> Vec<Server> {
+    /// Returns the connected nodes first, because they are alive; then all others, each once.
+    fn nodes_to_query(&self) -> Vec<Endpoint> {
         let state = self.state();
-        let ready = |address: &Address| state.links.get(address).is_some_and(|l| l.is_ready());
+        let ready =
+            |address: &Address| (state.connections.get(address)).is_some_and(|it| it.is_ready());
         let known: BTreeSet<&Address> = (state.map.ranges.iter().map(|(_, _, master)| master))
             .chain(&state.map.replicas)
             .collect();
-        // In another order each time: one may be cut off from the others and not know it.
+        // In a random order: a node may be cut off from the others without noticing.
         let mut known: Vec<_> = (known.into_iter())
             .map(|address| (!ready(address), rand::random::<u32>(), address))
             .collect();
         known.sort();
         let known: Vec<_> = (known.into_iter())
-            .map(|(_, _, address)| self.server(address))
+            .map(|(_, _, address)| self.endpoint(address))
             .collect();
-        let names: BTreeSet<_> = known.iter().map(Server::name).collect();
+        let names: BTreeSet<_> = known.iter().map(Endpoint::name).collect();
         let seeds = self
             .seeds
             .iter()
@@ -363,24 +348,22 @@ impl Cluster {
         known.iter().chain(seeds).cloned().collect()
     }
 
-    /// One queue at each master.
+    /// Returns one unused queue at each master.
     pub(super) async fn queues_to_check(
         self: &Arc<Self>,
         node: &Node,
     ) -> Result<Vec<Queue>, Error> {
-        self.state().asking = Some(clock::now());
-        self.ask().await?;
+        self.state().fetching = Some(clock::now());
+        self.fetch_map().await?;
         let mut left: BTreeSet<Address> = {
             let state = self.state();
-            let with_somebody: u32 = (state.map.ranges.iter())
-                .map(|(first, last, _)| u32::from(*last) + 1 - u32::from(*first))
-                .sum();
-            if with_somebody < u32::from(SLOTS) {
+            let covered = state.map.covered();
+            if covered < u32::from(SLOTS) {
                 return Err(Error::new(
                     ErrorKind::Unavailable,
                     format!(
                         "{} of {SLOTS} slots are with no node of {}",
-                        u32::from(SLOTS) - with_somebody,
+                        u32::from(SLOTS) - covered,
                         self.name
                     ),
                 ));
@@ -401,43 +384,29 @@ impl Cluster {
         Ok(queues)
     }
 
-    fn state(&self) -> MutexGuard<'_, TicketState> {
+    fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 // === impl State ===
 
-impl TicketState {
+impl State {
     fn owner(&self, slot: u16) -> Option<&Address> {
-        self.moved.get(&slot).or_else(|| {
-            let mut ranges = self.map.ranges.iter();
-            let range = ranges.find(|(first, last, _)| (*first..=*last).contains(&slot));
-            range.map(|(_, _, owner)| owner)
-        })
+        self.moved.get(&slot).or_else(|| self.map.owner(slot))
     }
 
-    fn link(&mut self, cluster: &Arc<Cluster>, address: Address) -> Arc<Link> {
-        (self.links.entry(address))
-            .or_insert_with_key(|address| cluster.new_link(address))
+    fn connection(&mut self, cluster: &Arc<Cluster>, address: Address) -> Arc<Connection> {
+        (self.connections.entry(address))
+            .or_insert_with_key(|address| cluster.new_connection(address))
             .clone()
     }
 }
 
-// === impl Map ===
+// === impl Fetching ===
 
-impl Map {
-    fn masters(&self) -> BTreeSet<Address> {
-        (self.ranges.iter())
-            .map(|(_, _, master)| master.clone())
-            .collect()
-    }
-}
-
-// === impl Asking ===
-
-impl Drop for Asking<'_> {
+impl Drop for Fetching<'_> {
     fn drop(&mut self) {
-        self.0.state().asking = None;
+        self.0.state().fetching = None;
     }
 }

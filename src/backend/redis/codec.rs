@@ -1,38 +1,19 @@
 //! Encoding of a batch for the script and decoding of its reply. `script/arguments.lua` describes both.
 
-use super::wire::millis;
+use super::keys::{Forms, add_keys};
+use super::value::millis;
 use crate::backend::{Call, Grant, Outcome, Reply, TicketState};
 use crate::name::{Node, Queue};
 use redis::{Cmd, RedisError, RedisWrite};
 use std::io::Write;
 use std::time::Duration;
 
-/// Keys outlive what is in use by an hour, ms.
+/// How long keys outlive their tickets, in ms.
 const HOUR: u64 = 3_600_000;
 /// The kind of a call that names other than one ticket.
 const OTHER: u8 = b'O';
 /// Most digits of a number.
 const DIGITS: usize = 20;
-
-/// The keys of the general form, by what follows the hash tag.
-pub(super) const GENERAL_KEYS: [&str; 3] = ["", ":queue", ":meta"];
-/// The key of the single-holder form.
-pub(super) const SINGLE_HOLDER_KEY: &str = ":lone";
-
-/// What follows the prefix in the key of a node's guard, before the node.
-const GUARD_KEY: &str = ":guard:";
-/// What follows the prefix in the key of the highest token.
-const TOKEN_KEY: &str = ":token";
-
-/// Which forms a name may have.
-///
-/// While a slot moves to another server of a cluster, only scripts all of whose keys are there are executed. So a name must not
-/// have one key or three others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Forms {
-    GeneralOnly,
-    WithSingleHolder,
-}
 
 /// How many tickets a call releases, renews, acquires and tries to acquire.
 pub(super) type Counts = [usize; 4];
@@ -47,7 +28,7 @@ pub(super) struct Answer {
     pub(super) existed: Vec<bool>,
 }
 
-/// The part of a reply that was not read yet.
+/// The unread part of a reply.
 struct Reader<'a>(&'a [u8]);
 
 pub(super) fn counts(call: &Call) -> Counts {
@@ -60,7 +41,7 @@ fn groups(call: &Call) -> [&Vec<u64>; 4] {
 
 // === encoding ===
 
-/// Adds the arguments of a batch: keys, and everything that the node has to send. All calls have the same lease.
+/// Adds the arguments of a batch. All calls have the same lease.
 pub(super) fn add_batch(
     command: &mut Cmd,
     prefix: &str,
@@ -89,7 +70,7 @@ pub(super) fn add_batch(
     }
 }
 
-/// The ticket of a call that acquires, releases or tries a single one.
+/// Returns the ticket of a call that acquires, releases or tries a single one, and the letter of that call.
 fn only_ticket(call: &Call) -> Option<(u8, u64)> {
     let groups = groups(call);
     match groups.map(Vec::as_slice) {
@@ -116,55 +97,8 @@ pub(super) fn add_eviction(
     add_ticket(&mut data, ticket.as_bytes());
 }
 
-/// What an eviction counts as.
+/// The counts of an eviction.
 pub(super) const EVICTION: Counts = [1, 0, 0, 0];
-
-fn add_keys<'a>(
-    command: &mut Cmd,
-    prefix: &str,
-    forms: Forms,
-    node: &str,
-    queues: impl IntoIterator<Item = &'a Queue, IntoIter: ExactSizeIterator + Clone>,
-) {
-    let queues = queues.into_iter();
-    let single_holder = forms == Forms::WithSingleHolder;
-    let of_each = GENERAL_KEYS.len() + usize::from(single_holder);
-    let of_all = if single_holder { 2 } else { 0 };
-    command.arg(of_each * queues.len() + of_all);
-    if single_holder {
-        for queue in queues.clone() {
-            add_key(command, prefix, queue, SINGLE_HOLDER_KEY);
-        }
-        let mut guard = command.writer_for_next_arg();
-        for part in [prefix, GUARD_KEY, node] {
-            write(&mut guard, part.as_bytes());
-        }
-        drop(guard);
-        let mut token = command.writer_for_next_arg();
-        for part in [prefix, TOKEN_KEY] {
-            write(&mut token, part.as_bytes());
-        }
-    }
-    for queue in queues {
-        for suffix in GENERAL_KEYS {
-            add_key(command, prefix, queue, suffix);
-        }
-    }
-}
-
-/// Adds a key of a name.
-pub(super) fn add_key(command: &mut Cmd, prefix: &str, queue: &Queue, suffix: &str) {
-    let mut key = command.writer_for_next_arg();
-    for part in key_parts(prefix, queue, suffix) {
-        write(&mut key, part.as_bytes());
-    }
-}
-
-/// What the key of a name consists of.
-pub(super) fn key_parts<'a>(prefix: &'a str, queue: &'a Queue, suffix: &'a str) -> [&'a str; 7] {
-    let kind = queue.kind().as_str();
-    [prefix, ":", kind, ":{", queue.name(), "}", suffix]
-}
 
 fn add_node(command: &mut Cmd, node: &str, lease: u64, names: usize) {
     command
@@ -206,7 +140,7 @@ fn write(argument: &mut impl Write, bytes: &[u8]) {
     let _ = argument.write_all(bytes);
 }
 
-/// Formats without the machinery of `fmt`, which would show in the time of a large batch.
+/// Formats a number. `fmt` would take a measurable part of the time of a large batch.
 fn decimal(mut number: u64, digits: &mut [u8; DIGITS]) -> &[u8] {
     let mut start = DIGITS;
     loop {
@@ -221,8 +155,8 @@ fn decimal(mut number: u64, digits: &mut [u8; DIGITS]) -> &[u8] {
 
 // === decoding ===
 
-/// Reads the answers about names whose calls had these counts of tickets, each unless the server failed with its call. `None` if
-/// the reply is malformed.
+/// Decodes the answers to calls with these counts of tickets: an error for each call that the server refused. `None` if the
+/// reply is malformed.
 pub(super) fn answers(
     reply: &[u8],
     counts: impl Iterator<Item = Counts>,
@@ -298,7 +232,7 @@ impl<'a> Reader<'a> {
         letters.iter().map(|letter| state(*letter, token)).collect()
     }
 
-    /// An error of the server, as the `redis` crate understands it.
+    /// Parses an error of the server, as the `redis` crate does.
     fn error(&mut self) -> Option<RedisError> {
         let length = self.length()?;
         let line = [b"-", self.slice(length)?, b"\r\n"].concat();
@@ -327,7 +261,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// A number of the script that counts something.
+/// Converts a number of the script to a count.
 fn whole(number: f64) -> Option<u64> {
     (number >= 0.0 && number.fract() == 0.0).then_some(number as u64)
 }

@@ -1,14 +1,15 @@
-//! The link: one multiplexed connection that answers calls and receives pushes, made anew whenever it fails.
+//! The connection to one server: it carries calls and receives pushes, is made at first use, and is replaced after a loss.
 
+use super::endpoint::{Driver, Endpoint, Stream};
 #[cfg(feature = "redis-sentinel")]
 use super::sentinel::Master;
-use super::server::{Driver, Server, Stream};
-use super::wire;
+use super::{errors, push, value};
+use crate::backend::reconnect::{self, Attempt, Next, Reconnecting};
 use crate::backend::{Event, Events};
 use crate::clock;
 use crate::error::{Error, ErrorKind};
 use futures_util::FutureExt;
-use futures_util::future::{self, BoxFuture, Either, Shared};
+use futures_util::future::{self, Either};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Cmd, PushInfo, PushKind, RedisError, Value};
 use std::io;
@@ -16,81 +17,54 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 /// How long an attempt to connect may take.
-const CONNECTING: Duration = Duration::from_secs(2);
-/// An attempt that has not ended by then belongs to a runtime that is not driven.
-const STUCK: Duration = Duration::from_secs(3);
-/// Pauses between failed attempts.
-const BACK_OFF: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(100));
-/// A call that is dropped sooner says nothing about its connection.
-const GIVEN_UP: Duration = Duration::from_millis(50);
-/// How often one call looks for a connection: each round finds one that its runtime took with it.
-const ROUNDS: u32 = 5;
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// A call that is dropped sooner proves nothing about its connection.
+const STUCK_AFTER: Duration = Duration::from_millis(50);
+/// How many connections one call tries: each may end together with its runtime.
+const MAX_CONNECTIONS: u32 = 5;
 
-/// The connection of one session, made at first use.
-pub(super) struct Link {
+/// A connection that is replaced after its loss.
+pub(super) struct Connection {
     target: Arc<Target>,
-    /// Where the server is, for people: never more than host and port.
+    /// Where the server is, for messages: never more than host and port.
     server: Arc<str>,
-    /// The channel to listen on, where something is pushed at all.
-    inbox: Option<String>,
+    /// The channel to subscribe to, if grants are pushed.
+    channel: Option<String>,
     events: Events,
-    slot: Mutex<Slot>,
-    /// Our channel was refused: nothing will be pushed.
-    deaf: AtomicBool,
+    state: Mutex<Reconnecting<Established>>,
+    /// The subscription was refused: nothing is pushed.
+    push_refused: AtomicBool,
 }
 
-/// Where a link leads to.
+/// The server that a connection leads to.
 pub(super) enum Target {
-    Server(Server),
-    /// Looked for anew by each attempt.
+    Server(Endpoint),
+    /// Located anew by each attempt.
     #[cfg(feature = "redis-sentinel")]
     Master(Master),
 }
 
-/// A command, and what has to go before it in the same breath.
+/// What precedes a command.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Manner {
-    Plain,
-    /// The slot is on its way to this server.
+pub(super) enum Preamble {
+    None,
+    /// `ASKING`: the slot is being moved to this server.
     #[cfg(feature = "redis-cluster")]
     Asking,
 }
 
-enum Slot {
-    /// Nothing there. Until `not_before` the last failure is the answer.
-    Empty {
-        failed: Option<Failed>,
-    },
-    /// A task is at it. It goes on when the calls that wait for it are dropped.
-    Connecting {
-        attempt: Attempt,
-        since: Instant,
-        failures: u32,
-    },
-    Ready(Arc<Connection>),
-}
-
-#[derive(Clone)]
-struct Failed {
-    error: Error,
-    not_before: Instant,
-    failures: u32,
-}
-
-/// Resolves to `None` if the task ended with its runtime.
-type Attempt = Shared<BoxFuture<'static, Option<Result<Arc<Connection>, Error>>>>;
-
-struct Connection {
+/// One established connection.
+struct Established {
     redis: MultiplexedConnection,
-    /// The server is a node of a cluster, by its own word.
+    /// The server reports that it is a node of a cluster.
     in_cluster: bool,
     _driver: Option<Driver>,
-    /// True or closed: nothing drives it any more, and what is sent now will not arrive. A message sent in the moment of
-    /// the end can be lost in between with no error, so that a call that waits for its answer watches this too.
+    /// True or closed: nothing drives the connection any more, and what is sent now will not arrive. A message sent at that
+    /// moment can be lost without an error, so that a call that awaits its answer watches this too.
     ended: watch::Receiver<bool>,
     /// How many calls were answered.
     answers: AtomicU32,
@@ -98,28 +72,29 @@ struct Connection {
 
 /// A call in flight. If it is dropped before its answer, it was given up.
 ///
-/// Answers come in the order of the calls. So if nothing was answered since the call was sent, the connection is stuck: its peer
-/// may have vanished without a sign. It is discarded, and the next call is sent over a new one.
+/// Answers arrive in the order of the calls. So if nothing was answered since the call was sent, the connection is stuck: its
+/// peer may have vanished without a sign. It is discarded, and the next call is sent over a new one.
 struct InFlight<'a> {
-    link: &'a Link,
-    connection: &'a Arc<Connection>,
+    connection: &'a Connection,
+    established: &'a Arc<Established>,
     sent: Instant,
-    /// The connection's answers by then.
+    /// How many calls had been answered by then.
     answers: u32,
     answered: bool,
 }
 
-// === impl Link ===
+// === impl Connection ===
 
-impl Link {
-    pub(super) fn new(target: Target, inbox: Option<String>, events: Events) -> Arc<Self> {
+impl Connection {
+    pub(super) fn new(target: Target, channel: Option<String>, events: Events) -> Arc<Self> {
+        let server: Arc<str> = target.name().into();
         Arc::new(Self {
-            server: target.name().into(),
+            state: Mutex::new(Reconnecting::new(format!("Redis at {server}"))),
+            server,
             target: Arc::new(target),
-            inbox,
+            channel,
             events,
-            slot: Mutex::new(Slot::Empty { failed: None }),
-            deaf: AtomicBool::new(false),
+            push_refused: AtomicBool::new(false),
         })
     }
 
@@ -127,211 +102,167 @@ impl Link {
         &self.server
     }
 
-    /// Nothing is pushed to us: ask often.
-    pub(super) fn is_deaf(&self) -> bool {
-        self.deaf.load(Ordering::Relaxed)
+    /// Nothing is pushed: queued tickets have to be polled for.
+    pub(super) fn is_push_refused(&self) -> bool {
+        self.push_refused.load(Ordering::Relaxed)
     }
 
     /// The server is a node of a cluster, even if it was configured as a single server.
     pub(super) async fn is_in_cluster(self: &Arc<Self>) -> Result<bool, Error> {
-        Ok(self.connection().await?.in_cluster)
+        Ok(self.established().await?.in_cluster)
     }
 
     /// There is a connection, and it is driven.
     #[cfg(feature = "redis-cluster")]
     pub(super) fn is_ready(&self) -> bool {
-        matches!(&*self.slot(), Slot::Ready(connection) if connection.is_driven())
+        self.state().ready().is_some()
     }
 
-    /// Sends one command and awaits its answer, the server's own error still in its hand. The outer error: it was not sent.
-    /// The caller bounds the time by dropping the future.
+    /// Sends one command and awaits its answer. The inner error is the server's own, or the connection's after it was sent;
+    /// the outer one: it was not sent. The caller bounds the time by dropping the future.
     pub(super) async fn try_send(
         self: &Arc<Self>,
         command: &Cmd,
-        manner: Manner,
+        preamble: Preamble,
     ) -> Result<Result<Value, RedisError>, Error> {
-        let connection = self.connection().await?;
+        let established = self.established().await?;
         let mut in_flight = InFlight {
-            link: self,
-            connection: &connection,
+            connection: self,
+            established: &established,
             sent: clock::now(),
-            answers: connection.answers.load(Ordering::Relaxed),
+            answers: established.answers.load(Ordering::Relaxed),
             answered: false,
         };
-        let answer = connection.query(command, manner).await;
+        let answer = established.query(command, preamble).await;
         in_flight.answered = true;
-        connection.answers.fetch_add(1, Ordering::Relaxed);
+        match &answer {
+            Err(error) if error.is_io_error() => {}
+            _ => {
+                established.answers.fetch_add(1, Ordering::Relaxed);
+            }
+        }
         if let Err(error) = &answer
-            && wire::wants_new_connection(error)
+            && errors::needs_new_connection(error)
         {
-            self.discard(&connection);
+            let described = || errors::describe(error, &self.server);
+            self.state().discard_after(&established, described);
         }
         Ok(answer)
     }
 
-    async fn connection(self: &Arc<Self>) -> Result<Arc<Connection>, Error> {
-        for _ in 0..ROUNDS {
+    /// Returns the connection, and makes one if there is none.
+    async fn established(self: &Arc<Self>) -> Result<Arc<Established>, Error> {
+        for _ in 0..MAX_CONNECTIONS {
             let attempt = {
-                let mut slot = self.slot();
-                match &*slot {
-                    Slot::Ready(connection) if connection.is_driven() => {
-                        return Ok(connection.clone());
-                    }
-                    Slot::Ready(_) => self.connect(&mut slot, 0)?,
-                    Slot::Connecting {
-                        since, failures, ..
-                    } if clock::now().saturating_duration_since(*since) > STUCK => {
-                        let failures = *failures;
-                        self.connect(&mut slot, failures)?
-                    }
-                    Slot::Connecting { attempt, .. } => attempt.clone(),
-                    Slot::Empty { failed: None } => self.connect(&mut slot, 0)?,
-                    Slot::Empty {
-                        failed: Some(failed),
-                    } if clock::now() < failed.not_before => return Err(failed.error.clone()),
-                    Slot::Empty {
-                        failed: Some(failed),
-                    } => {
-                        let failures = failed.failures;
-                        self.connect(&mut slot, failures)?
-                    }
+                let mut state = self.state();
+                match state.next(clock::now()) {
+                    Next::Use(established) => return Ok(established),
+                    Next::Await(attempt) => attempt,
+                    Next::Fail(error) => return Err(error),
+                    Next::Connect => self.connect(&mut state)?,
                 }
             };
             match attempt.clone().await {
-                Some(Ok(connection)) if connection.is_driven() => return Ok(connection),
-                Some(Ok(connection)) => self.discard(&connection),
+                Some(Ok(established)) if reconnect::Connection::is_driven(&*established) => {
+                    return Ok(established);
+                }
+                Some(Ok(established)) => {
+                    self.state().discard(&established);
+                }
                 Some(Err(error)) => return Err(error),
-                None => self.forget(&attempt),
+                None => self.state().abandon(&attempt),
             }
         }
         Err(Error::new(
             ErrorKind::Unavailable,
             format!(
-                "the connection to Redis at {} breaks as soon as it is made",
+                "the connection to Redis at {} was lost {MAX_CONNECTIONS} times as soon as it was made",
                 self.server
             ),
         ))
     }
 
-    /// Starts an attempt of its own task: it survives the calls that wait for it.
-    fn connect(self: &Arc<Self>, slot: &mut Slot, failures: u32) -> Result<Attempt, Error> {
+    /// Starts an attempt in its own task: it outlives the calls that wait for it.
+    fn connect(
+        self: &Arc<Self>,
+        state: &mut Reconnecting<Established>,
+    ) -> Result<Attempt<Established>, Error> {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else {
             return Err(Error::new(
                 ErrorKind::NoRuntime,
                 "Redis needs a tokio runtime",
             ));
         };
-        let (done, attempt) = oneshot::channel();
-        let attempt = attempt.map(Result::ok).boxed().shared();
-        *slot = Slot::Connecting {
-            attempt: attempt.clone(),
-            since: clock::now(),
-            failures,
-        };
-        let (link, this) = (Arc::downgrade(self), attempt.clone());
-        let (target, inbox, server, events) = (
+        let (done, attempt) = state.start(clock::now());
+        let (connection, this) = (Arc::downgrade(self), attempt.clone());
+        let (target, channel, server, events) = (
             self.target.clone(),
-            self.inbox.clone(),
+            self.channel.clone(),
             self.server.clone(),
             self.events.clone(),
         );
         runtime.spawn(async move {
-            let made =
-                tokio::time::timeout(CONNECTING, open(&target, inbox.as_deref(), &events)).await;
-            let made = made.unwrap_or_else(|_| Err(wire::no_answer(&server)));
-            let result = made.map(|(connection, refused)| {
-                if let Some(link) = link.upgrade() {
-                    link.hears(refused.as_ref());
+            let opened = open(&target, channel.as_deref(), &events);
+            let opened = tokio::time::timeout(CONNECT_TIMEOUT, opened).await;
+            let opened = opened.unwrap_or_else(|_| Err(errors::no_answer(&server)));
+            let result = opened.map(|(established, refused)| {
+                if let Some(connection) = connection.upgrade() {
+                    connection.note_subscription(refused.as_ref());
                 }
-                connection
+                established
             });
-            // The slot first: a call that learns of the end looks there.
-            if let Some(link) = link.upgrade() {
-                link.settle(&this, &result, failures);
+            // Stored before it is sent: a call that receives the result reads what is stored.
+            if let Some(connection) = connection.upgrade() {
+                connection.state().finish(&this, &result);
             }
-            let subscribed = result.is_ok();
+            let succeeded = result.is_ok();
             let _ = done.send(result);
-            if subscribed && link.upgrade().is_some_and(|link| !link.is_deaf()) {
+            let is_subscribed = |connection: Arc<Self>| !connection.is_push_refused();
+            if succeeded && connection.upgrade().is_some_and(is_subscribed) {
                 events.send(Event::Resync);
             }
         });
         Ok(attempt)
     }
 
-    /// An attempt has ended. A later one may have taken its place.
-    fn settle(&self, this: &Attempt, result: &Result<Arc<Connection>, Error>, failures: u32) {
-        let mut slot = self.slot();
-        if !slot.is_attempt(this) {
-            return;
-        }
-        *slot = match result {
-            Ok(connection) => Slot::Ready(connection.clone()),
-            Err(error) => {
-                let pause = BACK_OFF
-                    .0
-                    .saturating_mul(1 << failures.min(8))
-                    .min(BACK_OFF.1);
-                Slot::Empty {
-                    failed: Some(Failed {
-                        error: error.clone(),
-                        not_before: clock::now() + pause,
-                        failures: failures.saturating_add(1),
-                    }),
-                }
-            }
-        };
-    }
-
-    /// The attempt's runtime is gone, and the attempt with it.
-    fn forget(&self, attempt: &Attempt) {
-        let mut slot = self.slot();
-        if slot.is_attempt(attempt) {
-            *slot = Slot::Empty { failed: None };
-        }
-    }
-
-    /// The next call connects anew, unless another call has already.
-    fn discard(&self, connection: &Arc<Connection>) {
-        let mut slot = self.slot();
-        if matches!(&*slot, Slot::Ready(ready) if Arc::ptr_eq(ready, connection)) {
-            *slot = Slot::Empty { failed: None };
-        }
-    }
-
-    fn hears(&self, refused: Option<&RedisError>) {
-        let was_deaf = self.deaf.swap(refused.is_some(), Ordering::Relaxed);
+    fn note_subscription(&self, refused: Option<&RedisError>) {
+        let was_refused = self.push_refused.swap(refused.is_some(), Ordering::Relaxed);
         if let Some(error) = refused
-            && !was_deaf
+            && !was_refused
         {
             tracing::warn!(
                 server = &*self.server,
-                "Redis does not let us SUBSCRIBE to {} ({}): waiting polls instead",
-                self.inbox.as_deref().unwrap_or_default(),
-                wire::text(error),
+                "Redis refuses SUBSCRIBE to the channel {} ({}): queued tickets are polled for; grant +subscribe and the channel",
+                self.channel.as_deref().unwrap_or_default(),
+                errors::text(error),
             );
         }
     }
 
-    fn slot(&self) -> MutexGuard<'_, Slot> {
-        self.slot.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, Reconnecting<Established>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Connects and subscribes. A refused subscription is no failure: it is handed back.
+/// Connects and subscribes. A refused subscription is no failure: it is returned beside the connection.
 async fn open(
     target: &Target,
-    inbox: Option<&str>,
+    channel: Option<&str>,
     events: &Events,
-) -> Result<(Arc<Connection>, Option<RedisError>), Error> {
-    let server = target.locate().await?;
-    let name = server.name();
+) -> Result<(Arc<Established>, Option<RedisError>), Error> {
+    let endpoint = target.locate().await?;
+    let name = endpoint.name();
     // The driver owns the handler, and with it the sender: it is dropped when the driver is.
     let (end, ended) = watch::channel(false);
     let handler = {
-        let (inbox, events) = (inbox.unwrap_or_default().to_owned(), events.clone());
-        move |push: PushInfo| -> Result<(), ()> {
-            match push.kind {
-                PushKind::Message => wire::pushed(&push.data, &inbox, |event| events.send(event)),
+        let (channel, events) = (channel.unwrap_or_default().to_owned(), events.clone());
+        move |message: PushInfo| -> Result<(), ()> {
+            match message.kind {
+                PushKind::Message => {
+                    for grant in push::grants(&message.data, &channel) {
+                        events.send(grant);
+                    }
+                }
                 PushKind::Disconnection => {
                     end.send_replace(true);
                     events.send(Event::Resync);
@@ -346,27 +277,27 @@ async fn open(
         .set_connection_timeout(None)
         .set_response_timeout(None)
         .set_push_sender(handler);
-    let Stream { mut redis, _driver } = server.connect(&config).await?;
+    let Stream { mut redis, _driver } = endpoint.connect(&config).await?;
     drop(config);
     let hello = redis::cmd("HELLO").query_async(&mut redis).await;
-    let hello = hello.map_err(|error| wire::first_error(&error, &name))?;
+    let hello = hello.map_err(|error| errors::describe_first(&error, &name))?;
     target.confirm(&hello, &name)?;
-    let refused = match inbox {
+    let refused = match channel {
         None => None,
-        Some(inbox) => match redis.subscribe(inbox).await {
+        Some(channel) => match redis.subscribe(channel).await {
             Ok(()) => None,
-            Err(error) if wire::is_denied(&error) => Some(error),
-            Err(error) => return Err(wire::error(&error, &name)),
+            Err(error) if errors::is_denied(&error) => Some(error),
+            Err(error) => return Err(errors::describe(&error, &name)),
         },
     };
-    let connection = Connection {
+    let established = Established {
         redis,
-        in_cluster: wire::field(&hello, "mode").is_some_and(|mode| mode == "cluster"),
+        in_cluster: value::field(&hello, "mode").is_some_and(|mode| mode == "cluster"),
         _driver,
         ended,
         answers: AtomicU32::new(0),
     };
-    Ok((Arc::new(connection), refused))
+    Ok((Arc::new(established), refused))
 }
 
 // === impl Target ===
@@ -374,21 +305,21 @@ async fn open(
 impl Target {
     fn name(&self) -> String {
         match self {
-            Self::Server(server) => server.name(),
+            Self::Server(endpoint) => endpoint.name(),
             #[cfg(feature = "redis-sentinel")]
             Self::Master(master) => master.name(),
         }
     }
 
-    async fn locate(&self) -> Result<Server, Error> {
+    async fn locate(&self) -> Result<Endpoint, Error> {
         match self {
-            Self::Server(server) => Ok(server.clone()),
+            Self::Server(endpoint) => Ok(endpoint.clone()),
             #[cfg(feature = "redis-sentinel")]
             Self::Master(master) => master.locate().await,
         }
     }
 
-    /// It is what we looked for, also by the word of this very connection.
+    /// Checks that this very connection leads to the wanted server.
     #[cfg_attr(not(feature = "redis-sentinel"), allow(unused_variables))]
     fn confirm(&self, hello: &Value, name: &str) -> Result<(), Error> {
         match self {
@@ -399,28 +330,16 @@ impl Target {
     }
 }
 
-// === impl Slot ===
+// === impl Established ===
 
-impl Slot {
-    fn is_attempt(&self, this: &Attempt) -> bool {
-        matches!(self, Self::Connecting { attempt, .. } if attempt.ptr_eq(this))
-    }
-}
-
-// === impl Connection ===
-
-impl Connection {
-    fn is_driven(&self) -> bool {
-        self.ended.has_changed().is_ok() && !*self.ended.borrow()
-    }
-
-    async fn query(&self, command: &Cmd, manner: Manner) -> Result<Value, RedisError> {
+impl Established {
+    async fn query(&self, command: &Cmd, preamble: Preamble) -> Result<Value, RedisError> {
         let (mut redis, mut ended) = (self.redis.clone(), self.ended.clone());
-        let query = pin!(manner.query(command, &mut redis));
+        let query = pin!(preamble.query(command, &mut redis));
         let ended = pin!(ended.wait_for(|ended| *ended));
         match future::select(query, ended).await {
             Either::Left((answer, _)) => answer,
-            // The answer may just have come.
+            // The answer may have arrived just now.
             Either::Right((_, query)) => query
                 .now_or_never()
                 .unwrap_or_else(|| Err(io::Error::from(io::ErrorKind::BrokenPipe).into())),
@@ -428,16 +347,26 @@ impl Connection {
     }
 }
 
-// === impl Manner ===
+impl reconnect::Connection for Established {
+    fn is_driven(&self) -> bool {
+        self.ended.has_changed().is_ok() && !*self.ended.borrow()
+    }
 
-impl Manner {
+    fn has_answered(&self) -> bool {
+        self.answers.load(Ordering::Relaxed) > 0
+    }
+}
+
+// === impl Preamble ===
+
+impl Preamble {
     async fn query(
         self,
         command: &Cmd,
         redis: &mut MultiplexedConnection,
     ) -> Result<Value, RedisError> {
         match self {
-            Self::Plain => command.query_async(redis).await,
+            Self::None => command.query_async(redis).await,
             #[cfg(feature = "redis-cluster")]
             Self::Asking => {
                 let mut both = redis::pipe();
@@ -456,10 +385,10 @@ impl Manner {
 impl Drop for InFlight<'_> {
     fn drop(&mut self) {
         if !self.answered
-            && self.connection.answers.load(Ordering::Relaxed) == self.answers
-            && clock::now().saturating_duration_since(self.sent) >= GIVEN_UP
+            && self.established.answers.load(Ordering::Relaxed) == self.answers
+            && clock::now().saturating_duration_since(self.sent) >= STUCK_AFTER
         {
-            self.link.discard(self.connection);
+            self.connection.state().discard(self.established);
         }
     }
 }

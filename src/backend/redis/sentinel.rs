@@ -1,7 +1,7 @@
-//! A master that is found through its sentinels.
+//! A master that is located through its sentinels.
 
-use super::server::Server;
-use super::wire;
+use super::endpoint::Endpoint;
+use super::{errors, value};
 use crate::error::{Error, ErrorKind};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
@@ -11,26 +11,26 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 /// How long one sentinel may take.
-const ASKING: Duration = Duration::from_millis(500);
-/// How long we wait for the others when one has answered.
-const OTHERS: Duration = Duration::from_millis(100);
-/// How long what they name may take to say that it is a master.
-const TRYING: Duration = Duration::from_millis(600);
+const QUERY_TIMEOUT: Duration = Duration::from_millis(500);
+/// How long the others may take once one has answered.
+const OTHERS_TIMEOUT: Duration = Duration::from_millis(100);
+/// How long the named server may take to confirm that it is a master.
+const CONFIRM_TIMEOUT: Duration = Duration::from_millis(600);
 
 #[derive(Clone)]
 pub(super) struct Master {
     name: Arc<str>,
-    sentinels: Arc<[Server]>,
-    /// Who we are at the master. Its address is another.
-    like: Server,
+    sentinels: Arc<[Endpoint]>,
+    /// The master's settings, with the address of a sentinel.
+    settings: Endpoint,
 }
 
-/// What the sentinels said.
+/// The answers of the sentinels.
 #[derive(Default)]
-struct Said {
-    /// Addresses, and by how many they were named.
+struct Answers {
+    /// Addresses, and how many sentinels named each.
     named: Vec<((String, u16), usize)>,
-    /// They know no such master.
+    /// Sentinels that know no such master.
     unknown: Vec<String>,
     denied: Option<Error>,
     failed: Option<Error>,
@@ -39,11 +39,11 @@ struct Said {
 // === impl Master ===
 
 impl Master {
-    pub(super) fn new(name: String, sentinels: Vec<Server>, like: Server) -> Self {
+    pub(super) fn new(name: String, sentinels: Vec<Endpoint>, settings: Endpoint) -> Self {
         Self {
             name: name.into(),
             sentinels: sentinels.into(),
-            like,
+            settings,
         }
     }
 
@@ -52,18 +52,18 @@ impl Master {
     }
 
     fn all(&self) -> String {
-        Server::names(&self.sentinels)
+        Endpoint::names(&self.sentinels)
     }
 
-    /// Asks all sentinels at once, and takes what most of them name, if it says itself that it is a master.
-    pub(super) async fn locate(&self) -> Result<Server, Error> {
-        let said = self.ask().await;
+    /// Queries all sentinels at once. Returns the server that most of them name, if it confirms that it is a master.
+    pub(super) async fn locate(&self) -> Result<Endpoint, Error> {
+        let answers = self.query().await;
         let mut failed = None;
-        for ((host, port), _) in &said.named {
-            let server = self.like.at(host, *port);
+        for ((host, port), _) in &answers.named {
+            let server = self.settings.at(host, *port);
             let name = server.name();
-            let hello = timeout(TRYING, server.ask(&redis::cmd("HELLO"))).await;
-            match hello.unwrap_or_else(|_| Err(wire::no_answer(&name))) {
+            let hello = timeout(CONFIRM_TIMEOUT, server.query(&redis::cmd("HELLO"))).await;
+            match hello.unwrap_or_else(|_| Err(errors::no_answer(&name))) {
                 Ok(hello) => match Self::confirm(&hello, &name) {
                     Ok(()) => return Ok(server),
                     Err(error) => failed = Some(error),
@@ -72,49 +72,51 @@ impl Master {
                 Err(error) => return Err(error),
             }
         }
-        Err(failed.unwrap_or_else(|| self.nobody(said)))
+        Err(failed.unwrap_or_else(|| self.not_located(answers)))
     }
 
-    async fn ask(&self) -> Said {
-        let mut question = redis::cmd("SENTINEL");
-        question.arg("get-master-addr-by-name").arg(&*self.name);
-        let question = &question;
-        let mut answers: FuturesUnordered<_> = (self.sentinels.iter())
+    async fn query(&self) -> Answers {
+        let mut command = redis::cmd("SENTINEL");
+        command.arg("get-master-addr-by-name").arg(&*self.name);
+        let command = &command;
+        let mut queries: FuturesUnordered<_> = (self.sentinels.iter())
             .map(|sentinel| async move {
-                let answer = timeout(ASKING, sentinel.ask(question)).await;
-                let silent = |_| Err(wire::no_answer(&sentinel.name()));
+                let answer = timeout(QUERY_TIMEOUT, sentinel.query(command)).await;
+                let silent = |_| Err(errors::no_answer(&sentinel.name()));
                 (sentinel.name(), answer.unwrap_or_else(silent))
             })
             .collect();
-        let mut said = Said::default();
+        let mut answers = Answers::default();
         loop {
-            // By then a slow one is not worth the wait.
-            let time = match said.named.is_empty() {
-                true => ASKING * 2,
-                false => OTHERS,
+            // After that a slow sentinel is not worth the wait.
+            let time = match answers.named.is_empty() {
+                true => QUERY_TIMEOUT * 2,
+                false => OTHERS_TIMEOUT,
             };
-            let Ok(Some((sentinel, answer))) = timeout(time, answers.next()).await else {
+            let Ok(Some((sentinel, answer))) = timeout(time, queries.next()).await else {
                 break;
             };
-            said.hear(sentinel, answer);
+            answers.add(sentinel, answer);
         }
-        said.named.sort_by_key(|(_, by)| std::cmp::Reverse(*by));
-        said
+        answers
+            .named
+            .sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+        answers
     }
 
-    /// Nobody named a server: why.
-    fn nobody(&self, said: Said) -> Error {
-        if let Some(denied) = said.denied {
+    /// Returns the reason why no sentinel named a server.
+    fn not_located(&self, answers: Answers) -> Error {
+        if let Some(denied) = answers.denied {
             return denied;
         }
-        if !said.unknown.is_empty() {
+        if !answers.unknown.is_empty() {
             return Error::config(format!(
                 "the sentinels at {} know no master with the name {}",
-                said.unknown.join(", "),
+                answers.unknown.join(", "),
                 self.name
             ));
         }
-        match said.failed {
+        match answers.failed {
             Some(failed) if self.sentinels.len() == 1 => failed,
             failed => Error::new(
                 ErrorKind::Unavailable,
@@ -127,9 +129,9 @@ impl Master {
         }
     }
 
-    /// Whether a server's answer to HELLO says that it is a master.
+    /// Checks that a server's reply to HELLO names it a master.
     pub(super) fn confirm(hello: &Value, server: &str) -> Result<(), Error> {
-        match wire::field(hello, "role") {
+        match value::field(hello, "role") {
             Some(role) if role != "master" => Err(Error::new(
                 ErrorKind::Unavailable,
                 format!("Redis at {server} is a {role} now: a failover is under way"),
@@ -139,21 +141,33 @@ impl Master {
     }
 }
 
-// === impl Said ===
+// === impl Answers ===
 
-impl Said {
-    fn hear(&mut self, sentinel: String, answer: Result<Value, Error>) {
+impl Answers {
+    fn add(&mut self, sentinel: String, answer: Result<Value, Error>) {
         match answer {
             Ok(Value::Nil) => self.unknown.push(sentinel),
-            Ok(answer) => match wire::address(&answer) {
+            Ok(answer) => match address(&answer) {
                 Some(address) => match self.named.iter_mut().find(|(at, _)| *at == address) {
-                    Some((_, by)) => *by += 1,
+                    Some((_, count)) => *count += 1,
                     None => self.named.push((address, 1)),
                 },
-                None => self.failed = Some(wire::nonsense(&sentinel)),
+                None => self.failed = Some(errors::malformed(&sentinel)),
             },
             Err(error) if error.kind() == ErrorKind::Unavailable => self.failed = Some(error),
             Err(error) => self.denied = Some(error),
         }
     }
+}
+
+/// Decodes host and port.
+fn address(value: &Value) -> Option<(String, u16)> {
+    let Value::Array(items) = value else {
+        return None;
+    };
+    let [host, port] = items.as_slice() else {
+        return None;
+    };
+    let port = value::text(port.clone())?.parse().ok()?;
+    Some((value::text(host.clone())?, port))
 }

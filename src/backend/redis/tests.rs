@@ -1,4 +1,4 @@
-//! What is particular to Redis. The rules that hold for every backend are in `tests/conformance`.
+//! What is particular to Redis. The rules that hold for every backend are in `backend/conformance`.
 
 mod batch;
 mod builder;
@@ -6,6 +6,7 @@ mod clock;
 #[cfg(feature = "redis-cluster")]
 mod cluster;
 mod connection;
+mod format;
 mod rights;
 mod script;
 #[cfg(feature = "redis-sentinel")]
@@ -13,13 +14,16 @@ mod sentinel;
 #[cfg(feature = "redis-tls")]
 mod tls;
 
+use super::session::{CHECK_TIMEOUT, POLL};
 use super::*;
+use crate::backend::Event;
 use crate::backend::support::redis::{Answer, RedisServer};
-use crate::backend::{Event, Grant};
-use crate::backend::{TicketState, exchange_one};
+use crate::backend::{Call, Grant, Inspection, Outcome, Reply, TicketState, exchange_one};
+use crate::error::Error;
 use crate::error::ErrorKind;
-use std::sync::atomic::AtomicU64;
-use std::time::Instant;
+use crate::name::Queue;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
@@ -29,7 +33,7 @@ const WAITING: &[TicketState] = &[TicketState::Queued];
 const RIGHTS: &str = "+eval +evalsha +time +zadd +zrem +zcard +zcount +zrange +zmscore +zremrangebyscore +hmget \
                       +hset +hdel +hgetall +get +mget +set +del +exists +pexpire +publish +subscribe";
 
-/// One node, as a gate would use it.
+/// One node, as a queue client would use it.
 struct Peer {
     session: Arc<dyn Session>,
     events: mpsc::UnboundedReceiver<Event>,
@@ -93,10 +97,10 @@ impl Peer {
     }
 
     async fn acquire(&self, tickets: &[u64]) -> Outcome {
-        self.try_to_enter(tickets).await.unwrap()
+        self.try_acquire_tickets(tickets).await.unwrap()
     }
 
-    async fn try_to_enter(&self, tickets: &[u64]) -> Result<Outcome, Error> {
+    async fn try_acquire_tickets(&self, tickets: &[u64]) -> Result<Outcome, Error> {
         self.say(Call {
             acquire: tickets.to_vec(),
             ..self.call()
@@ -124,7 +128,7 @@ impl Peer {
         .unwrap()
     }
 
-    /// Gives up at once, as a gate does when an answer takes too long.
+    /// Gives up at once, as a queue client does when an answer takes too long.
     async fn give_up(&self) {
         let call = exchange_one(&*self.session, self.call());
         assert!(timeout(Duration::from_millis(50), call).await.is_err());
@@ -162,7 +166,7 @@ fn keys() -> [&'static str; 4] {
         "shop:limit:{llm}",
         "shop:limit:{llm}:queue",
         "shop:limit:{llm}:meta",
-        "shop:limit:{llm}:lone",
+        "shop:limit:{llm}:single",
     ]
 }
 

@@ -1,14 +1,15 @@
 //! URLs of several servers: `redis+sentinel://` and `redis+cluster://`.
 
-use super::Redis;
+use super::builder::Redis;
+#[cfg(any(feature = "redis-cluster", feature = "redis-sentinel"))]
+use crate::backend::authority::{Authority, Credentials};
 use crate::error::Error;
 
 /// The parts of such a URL, decoded.
 #[cfg(any(feature = "redis-cluster", feature = "redis-sentinel"))]
-#[derive(Debug, Default, PartialEq)]
+#[derive(Debug, PartialEq)]
 struct Parts {
-    user: String,
-    password: String,
+    credentials: Option<Credentials>,
     /// Each a URL.
     servers: Vec<String>,
     path: Vec<String>,
@@ -16,7 +17,7 @@ struct Parts {
 }
 
 impl Redis {
-    /// What a URL of any kind means.
+    /// Parses a URL of any kind.
     pub(crate) fn of_any_url(url: &str) -> Result<Self, Error> {
         let kind = url.split("://").next().unwrap_or_default();
         match kind.split_once('+') {
@@ -29,14 +30,14 @@ impl Redis {
     #[cfg(not(feature = "redis-sentinel"))]
     fn of_sentinel_url(_: &str, _: &str) -> Result<Self, Error> {
         Err(Error::config(
-            "Sentinel is not built in: turn on the feature `redis-sentinel` of tower-permit",
+            "Sentinel is not built in: enable the feature `redis-sentinel` of tower-permit",
         ))
     }
 
     #[cfg(not(feature = "redis-cluster"))]
     fn of_cluster_url(_: &str, _: &str) -> Result<Self, Error> {
         Err(Error::config(
-            "Redis Cluster is not built in: turn on the feature `redis-cluster` of tower-permit",
+            "Redis Cluster is not built in: enable the feature `redis-cluster` of tower-permit",
         ))
     }
 
@@ -44,8 +45,8 @@ impl Redis {
     fn of_sentinel_url(scheme: &str, url: &str) -> Result<Self, Error> {
         let form = || {
             Error::config(
-                "this is no URL of sentinels: redis+sentinel://[user:password@]host:port,host:port/master[/db] is one, \
-                 and ?sentinel_user=…&sentinel_password=… may follow",
+                "this is no URL of sentinels: use redis+sentinel://[user:password@]host:port,host:port/master[/db], \
+                 with ?sentinel_user=…&sentinel_password=… if the sentinels have a password",
             )
         };
         let parts = Parts::of(scheme, url).ok_or_else(form)?;
@@ -66,23 +67,23 @@ impl Redis {
         let redis = match password {
             "" if !user.is_empty() => return Err(form()),
             "" => redis,
-            password => redis.at_sentinels(user, password),
+            password => redis.sentinel_credentials(user, password),
         };
-        parts.identify(redis).database(db)
+        parts.set_credentials(redis).database(db)
     }
 
     #[cfg(feature = "redis-cluster")]
     fn of_cluster_url(scheme: &str, url: &str) -> Result<Self, Error> {
         let form = || {
             Error::config(
-                "this is no URL of a cluster: redis+cluster://[user:password@]host:port,host:port is one",
+                "this is no URL of a cluster: use redis+cluster://[user:password@]host:port,host:port",
             )
         };
         let parts = Parts::of(scheme, url).ok_or_else(form)?;
         if !parts.path.is_empty() || !parts.query.is_empty() {
             return Err(form());
         }
-        Ok(parts.identify(Self::cluster(&parts.servers)?))
+        Ok(parts.set_credentials(Self::cluster(&parts.servers)?))
     }
 }
 
@@ -91,28 +92,35 @@ impl Redis {
 #[cfg(any(feature = "redis-cluster", feature = "redis-sentinel"))]
 impl Parts {
     fn of(scheme: &str, url: &str) -> Option<Self> {
-        let mut parts = Self::default();
         let (_, rest) = url.split_once("://")?;
-        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
-        parts.query = form_urlencoded::parse(query.as_bytes())
-            .into_owned()
-            .collect();
-        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
-        if !path.is_empty() {
-            parts.path = path.split('/').map(decoded).collect::<Option<_>>()?;
-        }
-        let (who, servers) = authority.rsplit_once('@').unwrap_or(("", authority));
-        let (user, password) = who.split_once(':').unwrap_or((who, ""));
-        (parts.user, parts.password) = (decoded(user)?, decoded(password)?);
-        let url = |address: &str| format!("{scheme}://{address}");
-        parts.servers = servers.split(',').map(url).collect();
-        Some(parts)
+        let (authority, tail) = Authority::parse(rest).ok()?;
+        let (path, query) = tail.split_once('?').unwrap_or((tail, ""));
+        let path = path.strip_prefix('/').unwrap_or(path);
+        let path = match path {
+            "" => Vec::new(),
+            path => path.split('/').map(decoded).collect::<Option<_>>()?,
+        };
+        let url = |host| format!("{scheme}://{host}");
+        Some(Self {
+            credentials: authority.credentials,
+            servers: authority.hosts.iter().map(url).collect(),
+            path,
+            query: form_urlencoded::parse(query.as_bytes())
+                .into_owned()
+                .collect(),
+        })
     }
 
-    fn identify(&self, redis: Redis) -> Redis {
-        match self.user.is_empty() && self.password.is_empty() {
-            true => redis,
-            false => redis.credentials(&self.user, &self.password),
+    fn set_credentials(&self, redis: Redis) -> Redis {
+        match &self.credentials {
+            Some(Credentials { user, password }) => {
+                let password = password.as_deref().unwrap_or_default();
+                match user.is_empty() && password.is_empty() {
+                    true => redis,
+                    false => redis.credentials(user, password),
+                }
+            }
+            None => redis,
         }
     }
 }

@@ -1,8 +1,10 @@
-//! One of the servers: the scripts that it runs, and what it answers.
+//! One of the servers: the scripts that it executes, and their replies.
 
 use crate::backend::Grant;
-use crate::backend::redis::wire::{self, int, millis, text_of, unsigned};
-use crate::backend::redis::{Line, Missing, Source, check_version};
+use crate::backend::redis::errors;
+use crate::backend::redis::script::Script;
+use crate::backend::redis::value::{int, millis, text, unsigned};
+use crate::backend::redis::{MissingRights, SingleServer, check_version};
 use crate::error::Error;
 use crate::name::Queue;
 use redis::{Cmd, RedisError, Value};
@@ -10,20 +12,34 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-static VOTE: LazyLock<Source> = LazyLock::new(|| Source::new(include_str!("vote.lua")));
-static CONFIRM: LazyLock<Source> = LazyLock::new(|| Source::new(include_str!("confirm.lua")));
-static RELEASE: LazyLock<Source> = LazyLock::new(|| Source::new(include_str!("release.lua")));
-static LOOK: LazyLock<Source> = LazyLock::new(|| Source::new(include_str!("look.lua")));
+/// Puts the common files of the folder `script` before this one, at compile time.
+macro_rules! script {
+    ($file:literal) => {
+        LazyLock::new(|| {
+            Script::new(concat!(
+                include_str!("script/layout.lua"),
+                include_str!("script/value.lua"),
+                include_str!(concat!("script/", $file, ".lua")),
+            ))
+        })
+    };
+}
+
+static VOTE: LazyLock<Script> = script!("vote");
+static CONFIRM: LazyLock<Script> = script!("confirm");
+static RELEASE: LazyLock<Script> = script!("release");
+static READ: LazyLock<Script> = script!("read");
+static EVICT: LazyLock<Script> = script!("evict");
 
 /// One server of several.
 pub(super) struct Server {
-    link: Line,
-    /// Calls in a row that it has not answered.
+    connection: SingleServer,
+    /// How many calls in a row it has not answered.
     failures: AtomicU32,
 }
 
-/// So many failures in a row are worth a line in the log: a majority goes on without it, and nobody would notice.
-const WORTH_A_LINE: u32 = 3;
+/// So many failures in a row are logged: a majority works without the server, so that nothing else shows them.
+const LOGGED_FAILURES: u32 = 3;
 
 /// The keys of one name as one node uses them, the same on every server.
 #[derive(Debug)]
@@ -34,50 +50,50 @@ pub(super) struct Keys {
     marker: String,
 }
 
-/// What a node has to say about one name, to every server.
+/// One call of a node about one name, the same for every server.
 #[derive(Debug)]
-pub(super) struct Ask {
+pub(super) struct Request {
     pub(super) keys: Keys,
     pub(super) node: String,
     pub(super) number: u64,
     /// Even, and never the same twice in one session.
     pub(super) attempt: u64,
-    /// How long a server keeps what is taken now: one lease and the drift of its clock.
+    /// How long a server keeps a lock that is written now: one lease and the drift of its clock.
     pub(super) lease: Duration,
     pub(super) release: Vec<u64>,
     pub(super) renew: Vec<u64>,
-    /// Tickets that want in: renewed if they are, and only the candidate is let in anew.
-    pub(super) want: Vec<u64>,
+    /// Tickets to acquire: a held one is renewed, and of the others only the candidate is granted.
+    pub(super) acquire: Vec<u64>,
     pub(super) candidate: Option<u64>,
 }
 
 #[derive(Clone, Debug)]
 pub(super) enum Ballot {
-    /// A newer word of this node has come before.
+    /// A later call of this node was executed before.
     Stale,
     Vote(Vote),
 }
 
-/// How things are at one server, after it has done what it was asked.
+/// The state of one server after the call.
 #[derive(Clone, Debug)]
 pub(super) struct Vote {
-    /// For how long it has remembered what it was told.
+    /// For how long the server has remembered its calls.
     pub(super) age: Duration,
-    /// The longest lease it has heard of.
+    /// The longest lease that it has received.
     pub(super) longest: Duration,
-    /// The ticket that left, and whether it held a permit here.
+    /// The ticket that was released here, and whether it was held.
     pub(super) released: Option<(u64, bool)>,
     pub(super) holder: Option<Holder>,
     /// Higher than every token this server remembers.
     pub(super) next_token: u64,
 }
 
-/// Whose the lock is at one server.
+/// The holder of the lock at one server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Holder {
     pub(super) node: String,
     pub(super) ticket: u64,
-    /// 0: taken, but no permit yet.
+    /// 0: not confirmed, no permit yet.
     pub(super) token: u64,
     pub(super) left: Duration,
 }
@@ -87,7 +103,7 @@ pub(super) struct Holder {
 pub(super) enum Failure {
     /// Nothing was sent.
     NotSent(Error),
-    /// It may have been carried out.
+    /// It may have been executed.
     Unknown(Error),
 }
 
@@ -109,10 +125,10 @@ impl Keys {
     }
 }
 
-// === impl Ask ===
+// === impl Request ===
 
-impl Ask {
-    /// The attempt that a roll-back leaves behind: nothing older is let in after it.
+impl Request {
+    /// The attempt that a roll-back writes: no older one is granted after it.
     fn fenced(&self) -> u64 {
         self.attempt + 1
     }
@@ -131,22 +147,22 @@ impl Failure {
 // === impl Server ===
 
 impl Server {
-    pub(super) fn new(link: Line) -> Self {
+    pub(super) fn new(connection: SingleServer) -> Self {
         Self {
-            link,
+            connection,
             failures: AtomicU32::new(0),
         }
     }
 
     pub(super) fn name(&self) -> &str {
-        self.link.server()
+        self.connection.name()
     }
 
-    /// One line when it begins to fail, and one when it is back.
-    pub(super) fn note(&self, failure: Option<&Failure>) {
+    /// Logs when the server begins to fail, and when it answers again.
+    pub(super) fn note_result(&self, failure: Option<&Failure>) {
         let server = self.name();
         match failure {
-            None if self.failures.swap(0, Ordering::Relaxed) >= WORTH_A_LINE => {
+            None if self.failures.swap(0, Ordering::Relaxed) >= LOGGED_FAILURES => {
                 tracing::info!(server, "a server of Redlock answers again");
             }
             None => {}
@@ -154,7 +170,7 @@ impl Server {
                 let before = self.failures.load(Ordering::Relaxed);
                 let failures = before.saturating_add(1);
                 self.failures.store(failures, Ordering::Relaxed);
-                if failures == WORTH_A_LINE {
+                if failures == LOGGED_FAILURES {
                     let (Failure::NotSent(error) | Failure::Unknown(error)) = failure;
                     tracing::warn!(server, %error, "a server of Redlock does not answer");
                 }
@@ -162,174 +178,187 @@ impl Server {
         }
     }
 
-    pub(super) async fn vote(&self, ask: &Ask) -> Result<Ballot, Failure> {
+    pub(super) async fn vote(&self, request: &Request) -> Result<Ballot, Failure> {
         let args = |command: &mut Cmd| {
             command
                 .arg(4)
-                .arg(&ask.keys.lock)
-                .arg(&ask.keys.token)
-                .arg(&ask.keys.fence)
-                .arg(&ask.keys.marker)
-                .arg(&ask.node)
-                .arg(ask.number)
-                .arg(ask.attempt)
-                .arg(millis(ask.lease))
-                .arg(ask.candidate.map(|it| it.to_string()).unwrap_or_default())
-                .arg(ask.release.len())
-                .arg(ask.renew.len() + ask.want.len());
-            for ticket in ask.release.iter().chain(&ask.renew).chain(&ask.want) {
+                .arg(&request.keys.lock)
+                .arg(&request.keys.token)
+                .arg(&request.keys.fence)
+                .arg(&request.keys.marker)
+                .arg(&request.node)
+                .arg(request.number)
+                .arg(request.attempt)
+                .arg(millis(request.lease))
+                .arg(
+                    request
+                        .candidate
+                        .map(|it| it.to_string())
+                        .unwrap_or_default(),
+                )
+                .arg(request.release.len())
+                .arg(request.renew.len() + request.acquire.len());
+            for ticket in request
+                .release
+                .iter()
+                .chain(&request.renew)
+                .chain(&request.acquire)
+            {
                 command.arg(*ticket);
             }
         };
-        // Whether a ticket held that leaves is answered once only, and the gate has to know of the first time.
-        let answer = match ask.release.is_empty() {
+        // Whether a released ticket was held is answered only once, and the queue client needs that answer.
+        let answer = match request.release.is_empty() {
             true => self.run_twice(&VOTE, args).await,
             false => self.run(&VOTE, args).await,
         };
-        self.read(answer?, ballot)
+        self.decode(answer?, ballot)
     }
 
-    /// Whether the lock is this ticket's, and now has the token.
+    /// Writes the token of a grant. Returns whether the lock is this ticket's.
     pub(super) async fn confirm(
         &self,
-        ask: &Ask,
+        request: &Request,
         grant: Grant,
         create: bool,
     ) -> Result<bool, Failure> {
         let answer = self.run_twice(&CONFIRM, |command| {
             command
                 .arg(3)
-                .arg(&ask.keys.lock)
-                .arg(&ask.keys.token)
-                .arg(&ask.keys.fence)
-                .arg(&ask.node)
-                .arg(ask.number)
-                .arg(ask.attempt)
-                .arg(millis(ask.lease))
+                .arg(&request.keys.lock)
+                .arg(&request.keys.token)
+                .arg(&request.keys.fence)
+                .arg(&request.node)
+                .arg(request.number)
+                .arg(request.attempt)
+                .arg(millis(request.lease))
                 .arg(grant.ticket)
                 .arg(grant.token)
                 .arg(u8::from(create));
         });
-        self.read(answer.await?, |value| Some(int(value)? == 1))
+        self.decode(answer.await?, |value| Some(int(value)? == 1))
     }
 
-    /// Takes back what the attempt has made, if it is given up, and lets go what leaves.
-    pub(super) async fn release(&self, ask: &Ask, given_up: bool) -> Result<(), Failure> {
+    /// Rolls back the attempt if it was given up, and releases tickets.
+    pub(super) async fn release(&self, request: &Request, given_up: bool) -> Result<(), Failure> {
         let answer = self.run_twice(&RELEASE, |command| {
             command
                 .arg(2)
-                .arg(&ask.keys.lock)
-                .arg(&ask.keys.fence)
-                .arg(&ask.node)
-                .arg(ask.number);
+                .arg(&request.keys.lock)
+                .arg(&request.keys.fence)
+                .arg(&request.node)
+                .arg(request.number);
             match given_up {
-                true => command.arg(ask.attempt).arg(ask.fenced()),
-                false => command.arg(0).arg(ask.attempt),
+                true => command.arg(request.attempt).arg(request.fenced()),
+                false => command.arg(0).arg(request.attempt),
             };
-            command.arg(millis(ask.lease)).arg(&ask.release);
+            command.arg(millis(request.lease)).arg(&request.release);
         });
-        self.read(answer.await?, |value| int(value).map(|_| ()))
+        self.decode(answer.await?, |value| int(value).map(|_| ()))
     }
 
-    /// Who holds the lock here.
-    pub(super) async fn look(&self, keys: &Keys) -> Result<Option<Holder>, Failure> {
-        let answer = self.run_twice(&LOOK, |command| {
+    /// Returns the holder of the lock here.
+    pub(super) async fn read(&self, keys: &Keys) -> Result<Option<Holder>, Failure> {
+        let answer = self.run_twice(&READ, |command| {
             command.arg(1).arg(&keys.lock);
         });
-        self.read(answer.await?, seen)
+        self.decode(answer.await?, lock_reply)
     }
 
-    /// Takes this ticket out. `None` if it was not in.
+    /// Evicts this ticket. `None` if it did not hold the lock.
     pub(super) async fn evict(&self, keys: &Keys, ticket: &str) -> Result<Option<Holder>, Failure> {
-        let answer = self.run(&LOOK, |command| {
+        let answer = self.run(&EVICT, |command| {
             command.arg(1).arg(&keys.lock).arg(ticket);
         });
-        self.read(answer.await?, seen)
+        self.decode(answer.await?, lock_reply)
     }
 
     async fn run(
         &self,
-        source: &Source,
+        script: &Script,
         args: impl Fn(&mut Cmd),
     ) -> Result<Result<Value, RedisError>, Failure> {
-        self.link.run(source, args).await.map_err(Failure::NotSent)
+        self.connection
+            .run(script, args)
+            .await
+            .map_err(Failure::NotSent)
     }
 
-    /// The same. An idle connection often shows only now that it has ended; this is as good if it is done twice.
+    /// The same, for a script that may be executed twice: the end of an idle connection is often noticed only now.
     async fn run_twice(
         &self,
-        source: &Source,
+        script: &Script,
         args: impl Fn(&mut Cmd),
     ) -> Result<Result<Value, RedisError>, Failure> {
-        match self.run(source, &args).await? {
-            Err(error) if error.is_connection_dropped() => self.run(source, &args).await,
+        match self.run(script, &args).await? {
+            Err(error) if error.is_connection_dropped() => self.run(script, &args).await,
             answer => Ok(answer),
         }
     }
 
-    fn read<T>(
+    fn decode<T>(
         &self,
         answer: Result<Value, RedisError>,
-        read: impl FnOnce(Value) -> Option<T>,
+        decode: impl FnOnce(Value) -> Option<T>,
     ) -> Result<T, Failure> {
-        let value =
-            answer.map_err(|error| Failure::Unknown(wire::error(&error, self.link.server())))?;
-        read(value).ok_or_else(|| Failure::Unknown(wire::nonsense(self.link.server())))
+        let value = answer
+            .map_err(|error| Failure::Unknown(errors::describe(&error, self.connection.name())))?;
+        decode(value).ok_or_else(|| Failure::Unknown(errors::malformed(self.connection.name())))
     }
 
     // --- check ---
 
-    /// Tries everything that will be needed, under a name of its own. Returns for how long the server has remembered.
-    pub(super) async fn check(&self, ask: &Ask) -> Result<Vote, Error> {
-        self.look_at_version().await?;
-        self.look_at_rights(&ask.keys).await?;
-        let nonsense = || wire::nonsense(self.link.server());
-        let ballot = self.vote(ask).await.map_err(Failure::into_error)?;
+    /// Tries every script, with a name made for it. Returns the vote.
+    pub(super) async fn check(&self, request: &Request) -> Result<Vote, Error> {
+        self.check_version().await?;
+        self.check_rights(&request.keys).await?;
+        let malformed = || errors::malformed(self.connection.name());
+        let ballot = self.vote(request).await.map_err(Failure::into_error)?;
         let Ballot::Vote(vote) = ballot else {
-            return Err(nonsense());
+            return Err(malformed());
         };
-        let grant = Grant::new(ask.candidate.unwrap_or_default(), vote.next_token);
-        let held = self.confirm(ask, grant, false).await;
-        let seen = self.look(&ask.keys).await;
-        let released = self.release(ask, true).await;
-        let after = self.look(&ask.keys).await;
+        let grant = Grant::new(request.candidate.unwrap_or_default(), vote.next_token);
+        let held = self.confirm(request, grant, false).await;
+        let during = self.read(&request.keys).await;
+        let released = self.release(request, true).await;
+        let after = self.read(&request.keys).await;
         released.map_err(Failure::into_error)?;
         let held = held.map_err(Failure::into_error)?;
-        let seen = seen.map_err(Failure::into_error)?;
+        let during = during.map_err(Failure::into_error)?;
         let after = after.map_err(Failure::into_error)?;
-        let held = held && seen.is_some_and(|holder| holder.token == grant.token);
+        let held = held && during.is_some_and(|holder| holder.token == grant.token);
         if !held || after.is_some() {
-            return Err(nonsense());
+            return Err(malformed());
         }
-        let mut forget = redis::cmd("DEL");
-        forget.arg(&ask.keys.token).arg(&ask.keys.fence);
-        self.link.send(&forget).await?;
+        let mut delete = redis::cmd("DEL");
+        delete.arg(&request.keys.token).arg(&request.keys.fence);
+        self.connection.send(&delete).await?;
         Ok(vote)
     }
 
-    /// Writes `mark` under a key of its own, unless something is there. Returns what is there then.
-    pub(super) async fn mark(&self, ask: &Ask, mark: usize) -> Result<String, Error> {
-        let key = format!("{}:twice", ask.keys.fence);
+    /// Writes `mark` to a key made for it, unless there is a value. Returns the value.
+    pub(super) async fn mark(&self, request: &Request, mark: usize) -> Result<String, Error> {
+        let key = format!("{}:twice", request.keys.fence);
         let mut set = redis::cmd("SET");
         set.arg(&key).arg(mark).arg("NX").arg("PX").arg(3_000);
-        self.link.send(&set).await?;
-        let there = self.link.send(redis::cmd("GET").arg(&key)).await?;
-        text_of(there).ok_or_else(|| wire::nonsense(self.link.server()))
+        self.connection.send(&set).await?;
+        let value = self.connection.send(redis::cmd("GET").arg(&key)).await?;
+        text(value).ok_or_else(|| errors::malformed(self.connection.name()))
     }
 
-    pub(super) async fn unmark(&self, ask: &Ask) -> Result<(), Error> {
-        let key = format!("{}:twice", ask.keys.fence);
-        self.link.send(redis::cmd("DEL").arg(key)).await?;
+    pub(super) async fn unmark(&self, request: &Request) -> Result<(), Error> {
+        let key = format!("{}:twice", request.keys.fence);
+        self.connection.send(redis::cmd("DEL").arg(key)).await?;
         Ok(())
     }
 
-    async fn look_at_version(&self) -> Result<(), Error> {
-        let hello = self.link.send(&redis::cmd("HELLO")).await?;
-        check_version(&hello, self.link.server())
+    async fn check_version(&self) -> Result<(), Error> {
+        let hello = self.connection.send(&redis::cmd("HELLO")).await?;
+        check_version(&hello, self.connection.name())
     }
 
-    /// Each command on its own: inside a script the server does not say which one it refused.
-    async fn look_at_rights(&self, keys: &Keys) -> Result<(), Error> {
+    /// Sends each command for itself: inside a script the server does not name the command that it refused.
+    async fn check_rights(&self, keys: &Keys) -> Result<(), Error> {
         let fence = keys.fence.as_str();
         let words: &[&[&str]] = &[
             &["time"],
@@ -339,20 +368,20 @@ impl Server {
             &["get", &keys.marker],
             &["del", fence],
         ];
-        let mut missing = Missing::default();
+        let mut missing = MissingRights::default();
         for words in words {
             let mut command = Cmd::new();
             for word in *words {
                 command.arg(*word);
             }
-            let answer = self.link.try_send(&command).await?;
-            missing.note(&command, answer, self.link.server())?;
+            let answer = self.connection.try_send(&command).await?;
+            missing.note(&command, answer, self.connection.name())?;
         }
-        missing.check(self.link.server(), &keys.marker.replace(":since", ":*"))
+        missing.check(self.connection.name(), &keys.marker.replace(":since", ":*"))
     }
 }
 
-/// Reads an answer of `vote.lua`. `None` if it makes no sense.
+/// Decodes a reply of `vote.lua`. `None` if it is malformed.
 fn ballot(value: Value) -> Option<Ballot> {
     let Value::Array(items) = value else {
         return None;
@@ -363,11 +392,11 @@ fn ballot(value: Value) -> Option<Ballot> {
     }
     let age = Duration::from_millis(unsigned(items.next()?)?);
     let longest = Duration::from_millis(unsigned(items.next()?)?);
-    let released = text_of(items.next()?)?;
+    let released = text(items.next()?)?;
     let held = int(items.next()?)? == 1;
-    let lock = text_of(items.next()?)?;
+    let lock = text(items.next()?)?;
     let holder = holder(&lock, items.next()?)?;
-    let next_token = text_of(items.next()?)?.parse().ok()?;
+    let next_token = text(items.next()?)?.parse().ok()?;
     Some(Ballot::Vote(Vote {
         age,
         longest,
@@ -377,22 +406,22 @@ fn ballot(value: Value) -> Option<Ballot> {
     }))
 }
 
-/// Reads an answer of `look.lua`.
-fn seen(value: Value) -> Option<Option<Holder>> {
+/// Decodes a reply of `read.lua` or `evict.lua`.
+fn lock_reply(value: Value) -> Option<Option<Holder>> {
     let Value::Array(items) = value else {
         return None;
     };
     let [lock, left] = <[Value; 2]>::try_from(items).ok()?;
-    holder(&text_of(lock)?, left)
+    holder(&text(lock)?, left)
 }
 
-/// What somebody else has put there belongs to nobody we know.
+/// Decodes a lock: `version node ticket attempt token`. The script has checked the version.
 fn holder(lock: &str, left: Value) -> Option<Option<Holder>> {
     let left = Duration::from_millis(u64::try_from(int(left)?).unwrap_or(0));
     if lock.is_empty() {
         return Some(None);
     }
-    let mut words = lock.split(' ');
+    let mut words = lock.split(' ').skip(1);
     let number = |word: Option<&str>| word.and_then(|word| word.parse().ok()).unwrap_or(0);
     let node = words.next().unwrap_or_default().to_owned();
     let (ticket, _attempt, token) = (

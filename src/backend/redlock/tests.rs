@@ -1,18 +1,24 @@
-//! What is particular to Redlock. The rules that hold for every backend are in `tests/conformance`.
+//! What is particular to Redlock. The rules that hold for every backend are in `backend/conformance`.
 
 mod builder;
 mod check;
 mod faults;
+mod format;
 mod order;
 mod restarts;
 #[cfg(feature = "redis-tls")]
 mod tls;
 mod tokens;
 
+use super::check::CHECK_TIMEOUT;
 use super::*;
 use crate::backend::support::redis::RedisServer;
 use crate::backend::support::witness;
+use crate::backend::{Call, Outcome, Reply, TicketState, call_time};
 use crate::backend::{Grant, exchange_one};
+use crate::error::ErrorKind;
+use crate::name::Queue;
+use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 
 const LEASE: Duration = Duration::from_millis(1200);
@@ -20,7 +26,7 @@ const LOCK: &str = "shop:redlock:mutex:{buy}";
 const MARKER: &str = "shop:redlock:since";
 const WAITING: [TicketState; 1] = [TicketState::Queued];
 
-/// One node, as a gate would use it.
+/// One node, as a queue client would use it.
 struct Peer {
     session: Arc<dyn Session>,
     node: Node,
@@ -52,12 +58,12 @@ fn queue() -> Queue {
     Queue::mutex(b"buy").unwrap()
 }
 
-/// Whether somebody has the lock there, by permit or not.
+/// The server stores a lock, confirmed or not.
 fn is_locked(server: &RedisServer) -> bool {
     server.command(&["EXISTS", LOCK]).int() == 1
 }
 
-/// Whether somebody holds it there, and the server knows the token.
+/// The server stores a lock with its token.
 fn is_held(server: &RedisServer) -> bool {
     let lock = server.command(&["GET", LOCK]).text();
     !lock.is_empty() && !lock.ends_with(" 0")
@@ -108,7 +114,7 @@ impl Peer {
         }
     }
 
-    /// As a gate: gives up after the time that a call has.
+    /// As a queue client: gives up after the time that a call has.
     async fn say(&self, call: Call) -> Result<Outcome, Error> {
         let time = call_time(call.lease);
         match timeout(time, exchange_one(&*self.session, call)).await {
@@ -119,7 +125,7 @@ impl Peer {
         }
     }
 
-    async fn try_to_enter(&mut self, ticket: u64) -> Result<TicketState, Error> {
+    async fn try_acquire_ticket(&mut self, ticket: u64) -> Result<TicketState, Error> {
         let acquire = vec![ticket];
         let call = Call {
             acquire,
@@ -129,11 +135,11 @@ impl Peer {
     }
 
     async fn acquire(&mut self, ticket: u64) -> TicketState {
-        self.try_to_enter(ticket).await.unwrap()
+        self.try_acquire_ticket(ticket).await.unwrap()
     }
 
     /// Must be let in at once. Returns the token.
-    async fn must_enter(&mut self, ticket: u64) -> u64 {
+    async fn must_acquire(&mut self, ticket: u64) -> u64 {
         match self.acquire(ticket).await {
             TicketState::Held { token } => token,
             other => panic!("{other:?}"),
@@ -141,7 +147,7 @@ impl Peer {
     }
 
     /// Asks as often as it is told to, until it is in. Returns how often.
-    async fn enters_within(&mut self, ticket: u64, time: Duration) -> usize {
+    async fn acquires_within(&mut self, ticket: u64, time: Duration) -> usize {
         let end = Instant::now() + time;
         for tries in 1.. {
             let acquire = vec![ticket];

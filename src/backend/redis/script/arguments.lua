@@ -1,12 +1,16 @@
 -- Executes the calls of one node, each about a name of its own.
 --
--- KEYS  the single-holder keys of all names, guard, token, see below; then of each name 1 permits: sorted set, ticket -> deadline   2 queue: sorted
---       set, ticket -> arrival   3 meta: hash, see below. In a cluster: only these three, of one name.
--- ARGV  1 node   2 lease in ms   3 an hour and two leases, as text since converting numbers is slow   4 count of names
+-- Three parts, each left by an early return: the fast path, the uncontended path of the general form, and everything else. Creating a function
+-- that captures ten variables of the file costs as much as a small command. So the fast path is straight code, and functions before the last
+-- early return capture few variables.
+--
+-- KEYS  the single-holder keys of all names, guard, token; then for each name the three keys of the general form. In a cluster: only
+--       these three, of one name.
+-- ARGV  1 node   2 lease in ms   3 an hour and two leases in ms, as text because converting numbers is slow   4 count of names
 --       5 packed, for each name a letter; number of the call (0 = administrative, of no node), limit; then
---         A R T  one ticket to acquire, release, try: its number, and as text with the length before it
---         O      any others: how many tickets to release, renew, acquire, try; these tickets as text, each with its length
---                before it. The text is the number, or the whole ticket in an administrative call
+--         A R T  one ticket to acquire, release, try: its number, and as text after its length
+--         O      any others: counts of tickets to release, renew, acquire, try; these tickets as text, each after its length. The
+--                text is the number, or the whole ticket in an administrative call
 -- reply of all names, one after the other, as one string. Each starts with a letter:
 --       s  stale: a later call of this node was executed before, nothing was changed
 --       e  error: length, text. If there is only one name, the error itself is returned instead
@@ -16,25 +20,10 @@
 --          grants, letters; then for each queued ticket of this node that was granted: ticket, token
 --       letters: for each released ticket 1 permit, 2 queue entry, 0 nothing; for each other one h held, w queued, r refused,
 --       g gone
---
--- meta  state: what every call needs. gaps: what is also needed while a gap counts, else absent. And a field per node: number
---       of its last call, limit, lease, last heartbeat, how many of its tickets are queued. All of it is packed, and short
---       enough (64 bytes) for a small hash to be stored compactly.
---
--- single-holder record, instead of the three other keys while only one node has called and has one permit at most; packed:
---       'lone', number of the node's last call, its limit, its lease, lease clock, TIME when it was read, last token,
---       number of the held ticket or -1, its deadline; then the node.
---
--- guard (one for each node) and token (one for all): a batch that releases a permit in the single-holder form deletes the
---       record. For one lease the number of that call stays here, so that a late call is known by its lower number; and the
---       highest token of a deleted record, so that later tokens are above it, with the TIME at which this key expires.
---
--- An error half-way leaves a valid state: a permit is added before it is removed from the queue, meta is written last. The
--- first write is one that passes when memory is full (ZREM, PEXPIRE); after it, so does the rest.
-local node, lease_text, hour_text, names = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
-local lease = tonumber(lease_text)
-local time = redis.call('TIME')
-local micros = time[1] * 1000000 + time[2]
-local now = math.floor(micros / 1000)
-local floor = 0 -- all tokens of names without keys are above it
+local GENERAL_ANSWER = '<c1dddddHc0'
 
+local call, pack, unpack_record, sub, byte = redis.call, struct.pack, struct.unpack, string.sub, string.byte
+local node, lease_text, lifetime_text, names, data = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
+local lease = tonumber(lease_text)
+local has_single = #KEYS > 3 * names
+local general_keys = has_single and names + 2 or 0 -- the keys before those of the general form

@@ -1,62 +1,67 @@
--- Who holds and who waits. Changes nothing: the lease clock is only reckoned, and what is due by it is left out.
+-- Lists holders and queued tickets. Changes nothing: the lease clock is only computed, and what has expired by it is left out.
 --
--- KEYS  as in exchange.lua    ARGV  1 how many tickets of each to list
--- reply {in use, waiting, {ticket, ms left, ...} oldest deadline first, the same of those that wait, first in line first}
+-- KEYS  the keys of the general form, then the single-holder key unless in a cluster    ARGV  1 how many tickets of each to list
+-- reply {in use, queued, {ticket, ms left, ...} oldest deadline first, the same of queued tickets in their order}
+
 local call = redis.call
-local PERMITS, QUEUE, META, LONE = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local STATE, NODE, STATE_BYTES, NODE_BYTES = '<dddddddBB', '<ddddd', 58, 40
-local LONE_BYTES, LONE_MARK = 68, 'lone'
-local MOST_LOOKS = 10000
-
+local MAX_HEADS, CHUNK = 10000, 500
+local PERMITS, QUEUE, META, SINGLE_KEY = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local most = tonumber(ARGV[1])
-local time = call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
-local lone = LONE and call('GET', LONE)
-if lone then
-  if #lone < LONE_BYTES or string.sub(lone, 1, 4) ~= LONE_MARK then
-    return redis.error_reply('INCOMPATIBLE lone was written by another version')
-  end
-  local _, _, _, clock, last, _, holder, deadline = struct.unpack('<dddddddd', lone, 5)
-  local ms_left = deadline - clock - math.max(0, now - last)
-  if holder < 0 or ms_left <= 0 then return {0, 0, {}, {}} end
-  return {1, 0, {string.sub(lone, LONE_BYTES + 1) .. string.format('-%.0f', holder), ms_left}, {}}
+local function inspect_single(record)
+  local _, _, _, _, clock, read_at, _, holder, deadline, owner = read_single(record, SINGLE_KEY)
+  local left = deadline - clock - math.max(0, now - read_at)
+  if holder == FREE or left <= 0 then return {0, 0, {}, {}} end
+  return {1, 0, {string.format('%s-%.0f', owner, holder), left}, {}}
 end
 
-local clock, ends = now, {}
-local all = call('HGETALL', META)
-for i = 1, #all, 2 do
-  local field, packed = all[i], all[i + 1]
-  if field == 'state' then
-    if #packed ~= STATE_BYTES then
-      return redis.error_reply('INCOMPATIBLE meta was written by another version')
-    end
-    local reckoned, last = struct.unpack(STATE, packed)
-    clock = reckoned + math.max(0, now - last)
-  elseif #packed == NODE_BYTES then
-    local _, _, lease, word = struct.unpack(NODE, packed)
-    ends[field] = word + lease
-  end
-end
-
-local alive = '(' .. string.format('%.0f', clock)
-local in_use = call('ZCOUNT', PERMITS, alive, '+inf')
-local holders = call('ZRANGE', PERMITS, alive, '+inf', 'BYSCORE', 'LIMIT', 0, most, 'WITHSCORES')
-for i = 2, #holders, 2 do holders[i] = tonumber(holders[i]) - clock end
-
-local waiting, waiters, rank = call('ZCARD', QUEUE), {}, 0
-local total = waiting
-while rank < waiting and rank < MOST_LOOKS do
-  local tickets = call('ZRANGE', QUEUE, rank, rank + 499)
-  if #tickets == 0 then break end
-  for _, ticket in ipairs(tickets) do
-    local ending = ends[string.match(ticket, '^(.*)%-%d+$')]
-    if not ending or ending <= clock then
-      total = total - 1
-    elseif #waiters < 2 * most then
-      waiters[#waiters + 1], waiters[#waiters + 2] = ticket, ending - clock
+-- Returns the lease clock, and the deadline of each node.
+local function read_meta()
+  local clock, deadlines, fields = now, {}, call('HGETALL', META)
+  for i = 1, #fields, 2 do
+    local field, record = fields[i], fields[i + 1]
+    if field == STATE_FIELD then
+      local _, its_clock, read_at = read_record(record, STATE, STATE_BYTES, META, STATE_FIELD)
+      clock = its_clock + math.max(0, now - read_at)
+    elseif field == GAPS_FIELD then
+      read_record(record, GAPS, GAPS_BYTES, META, GAPS_FIELD)
+    else
+      local _, _, _, lease, heartbeat = read_record(record, NODE, NODE_BYTES, META, field)
+      deadlines[field] = heartbeat + lease
     end
   end
-  rank = rank + #tickets
+  return clock, deadlines
 end
-return {in_use, total, holders, waiters}
+
+-- Returns the count of queued tickets of live nodes, and a list of the first ones.
+local function read_queue(clock, deadlines)
+  local count, list, rank = call('ZCARD', QUEUE), {}, 0
+  local total = count
+  while rank < count and rank < MAX_HEADS do
+    local tickets = call('ZRANGE', QUEUE, rank, rank + CHUNK - 1)
+    if #tickets == 0 then break end
+    for _, ticket in ipairs(tickets) do
+      local deadline = deadlines[node_of(ticket)]
+      if not deadline or deadline <= clock then
+        total = total - 1
+      elseif #list < 2 * most then
+        list[#list + 1], list[#list + 2] = ticket, deadline - clock
+      end
+    end
+    rank = rank + #tickets
+  end
+  return total, list
+end
+
+local function inspect()
+  local single = SINGLE_KEY and call('GET', SINGLE_KEY)
+  if single then return inspect_single(single) end
+  local clock, deadlines = read_meta()
+  local alive = '(' .. string.format('%.0f', clock)
+  local holders = call('ZRANGE', PERMITS, alive, '+inf', 'BYSCORE', 'LIMIT', 0, most, 'WITHSCORES')
+  for i = 2, #holders, 2 do holders[i] = tonumber(holders[i]) - clock end
+  local queued, list = read_queue(clock, deadlines)
+  return {call('ZCOUNT', PERMITS, alive, '+inf'), queued, holders, list}
+end
+
+return (attempt(inspect))

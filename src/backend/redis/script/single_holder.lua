@@ -1,45 +1,38 @@
-local SINGLE, SINGLE_BYTES = '<c4ddddddddc0', 68 -- bytes without the node
+-- The single-holder form: as long as one node alone has called, and has one permit at most, one record and one write are enough.
 
--- Executes a call about a name in the single-holder form, or of a name without keys whose call fits this form. `single`: its
--- record, if there is one. Returns nothing if the call needs the general form: then nothing was written.
---
--- As long as no other node has called, and the call concerns the only permit or there is none, one write does it all. A second
--- permit needs the general form.
-local function exchange_single(key, single, tickets, number, limit, leaves, keeps, enters, tries)
-  local named = keeps + enters + tries -- besides those to release
-  local clock, last, token, holder = now, now, floor, -1
-  if single then
-    if type(single) == 'table' then return single end -- an error
-    if #single < SINGLE_BYTES or string.sub(single, 1, 4) ~= 'lone' then
-      return redis.error_reply('INCOMPATIBLE lone was written by another version')
-    end
-    local latest, its_lease, _
-    latest, _, its_lease, clock, last, token, holder = struct.unpack('<ddddddd', single, 5)
-    if string.sub(single, SINGLE_BYTES + 1) ~= node then return end
+-- The record is `nil` if there is none. Returns nothing if the call needs the general form: then nothing was written.
+local exchange_single = has_singles and function(state, record)
+  local number, tickets, releases = state.number, state.tickets, state.releases
+  local named = state.renews + state.acquires + state.tries
+  local clock, read_at, token, holder = now, now, token_floor, FREE
+  if record then
+    local _, latest, its_lease
+    _, latest, _, its_lease, clock, read_at, token, holder = read_single(record, KEYS[state.name])
+    if sub(record, SINGLE_BYTES - 1) ~= OWN_END then return end
     if number < latest then return 's' end
     if lease ~= its_lease then return end
   end
   if named > 1 then return end
 
-  local letters, ticket = '', named == 1 and tonumber(tickets[leaves + 1])
-  for i = 1, leaves do
+  local letters, ticket = '', named == 1 and tonumber(tickets[releases + 1])
+  for i = 1, releases do
     local was_held = tonumber(tickets[i]) == holder
-    if was_held then holder = -1 end
+    if was_held then holder = FREE end
     letters = letters .. (was_held and '1' or '0')
   end
-  if keeps == 0 and ticket and holder < 0 then holder, token = ticket, math.max(token + 1, micros) end
+  if ticket and holder == FREE and state.renews == 0 then holder, token = ticket, math.max(token + 1, micros) end
   if ticket then letters = letters .. (ticket == holder and 'h' or 'g') end
-  if holder >= 0 and ticket ~= holder then return end
-  if now > last then clock = clock + now - last end
-  local record = struct.pack(SINGLE, 'lone', number, limit, lease, clock, now, token, holder, clock + lease, node)
-  local expires = holder < 0 and lease_text or hour_text
+  if holder ~= FREE and ticket ~= holder then return end
+  clock = clock + math.max(0, now - read_at)
+
+  local key, expires, done = KEYS[state.name], holder == FREE and lease_text or lifetime_text, nil
+  local written = pack(SINGLE, FORMAT_VERSION, number, state.limit, lease, clock, now, token, holder, clock + lease, #node, node)
   for last_try = 0, 1 do
-    local done
-    if single then
-      done = redis.pcall('SET', key, record, 'PX', expires)
+    if record then
+      done = redis.pcall('SET', key, written, 'PX', expires)
     else
       -- A key of another type reads as if it were absent, and is not overwritten.
-      done = redis.pcall('SET', key, record, 'PX', expires, 'NX')
+      done = redis.pcall('SET', key, written, 'PX', expires, 'NX')
     end
     if not done then return redis.pcall('GET', key) end
     if not done.err then break end
@@ -47,7 +40,6 @@ local function exchange_single(key, single, tickets, number, limit, leaves, keep
     -- When memory is full it passes after a write that always does.
     redis.pcall('PEXPIRE', key, expires)
   end
-  if holder < 0 then return 'f' .. letters end
-  return struct.pack('<c1dc0', 'o', token, letters)
+  if holder == FREE then return 'f' .. letters end
+  return pack('<c1dc0', 'o', token, letters)
 end
-

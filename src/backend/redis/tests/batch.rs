@@ -5,12 +5,12 @@ use futures_util::StreamExt;
 
 const NAMES: u64 = 100;
 
-fn name(number: u64) -> Queue {
+pub(super) fn name(number: u64) -> Queue {
     Queue::limit(format!("name {number}").as_bytes()).unwrap()
 }
 
 /// Calls of one peer about the first names.
-fn calls(peer: &Peer, count: u64, call: impl Fn(u64, Call) -> Call) -> Vec<Call> {
+pub(super) fn calls(peer: &Peer, count: u64, call: impl Fn(u64, Call) -> Call) -> Vec<Call> {
     let calls = (0..count).map(|number| {
         let queue = name(number);
         call(
@@ -25,7 +25,7 @@ fn calls(peer: &Peer, count: u64, call: impl Fn(u64, Call) -> Call) -> Vec<Call>
 }
 
 /// The replies, in the order of the calls.
-async fn exchange(peer: &Peer, batch: Vec<Call>) -> Vec<Result<Reply, Error>> {
+pub(super) async fn exchange(peer: &Peer, batch: Vec<Call>) -> Vec<Result<Reply, Error>> {
     let mut replies: Vec<_> = batch.iter().map(|_| None).collect();
     let mut stream = peer.session.exchange(batch);
     let all = async {
@@ -47,7 +47,7 @@ fn outcome(reply: Result<Reply, Error>) -> Outcome {
     }
 }
 
-fn acquire_1(_: u64, call: Call) -> Call {
+pub(super) fn acquire_1(_: u64, call: Call) -> Call {
     Call {
         acquire: vec![1],
         ..call
@@ -139,11 +139,11 @@ async fn an_error_about_one_name_is_no_error_about_others() {
     let server = RedisServer::start();
     let a = Peer::new(&server.url());
     let key = |number: u64, suffix| format!("shop:limit:{{{}}}{suffix}", name(number).name());
-    let bad = ["", ":queue", ":meta", ":lone"];
+    let bad = ["", ":queue", ":meta", ":single"];
     for (number, suffix) in bad.into_iter().enumerate() {
         server.command(&["SET", &key(number as u64 + 10, suffix), "mine"]);
     }
-    server.command(&["LPUSH", &key(20, ":lone"), "mine"]);
+    server.command(&["LPUSH", &key(20, ":single"), "mine"]);
     let replies = exchange(&a, calls(&a, NAMES, acquire_1)).await;
     for (number, reply) in replies.into_iter().enumerate() {
         match number {
@@ -154,7 +154,7 @@ async fn an_error_about_one_name_is_no_error_about_others() {
             _ => assert_eq!(plain(&outcome(reply).acquired), HELD, "{number}"),
         }
     }
-    let list = server.command(&["LRANGE", &key(20, ":lone"), "0", "-1"]);
+    let list = server.command(&["LRANGE", &key(20, ":single"), "0", "-1"]);
     assert_eq!(list.list(), ["mine"]);
 }
 

@@ -1,6 +1,7 @@
 //! The script under a clock of our own: leases, gaps, stalls and steps of the server's clock, without waiting for any.
 
-use crate::backend::redis::codec::{self, Forms};
+use crate::backend::redis::codec;
+use crate::backend::redis::keys::Forms;
 use crate::backend::support::redis::RedisServer;
 use crate::backend::{Call, Outcome, Reply, TicketState};
 use crate::name::{Node, Queue};
@@ -8,7 +9,7 @@ use redis::{Client, Cmd, Connection};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// A server whose clock stands where we put it.
+/// A server with a clock that the test sets.
 struct Stage {
     _server: RedisServer,
     redis: Connection,
@@ -29,7 +30,7 @@ impl Stage {
         let server = RedisServer::start();
         let client = Client::open(server.url()).unwrap();
         let mut redis = client.get_connection().unwrap();
-        let code = crate::backend::redis::EXCHANGE_CODE;
+        let code = crate::backend::redis::script::EXCHANGE.code();
         let ours = code.replace("call('TIME')", "call('HMGET', 'clock', 's', 'us')");
         assert_ne!(code, ours);
         let hash = redis::cmd("SCRIPT")
@@ -109,7 +110,7 @@ impl Stage {
             .unwrap()
     }
 
-    /// As long as `a`, who holds ticket 1, is renewed in time, `b` does not get in.
+    /// As long as ticket 1 of `a` is held and renewed in time, `b` is not granted.
     fn waits_in_vain(&mut self, a: &mut Actor, b: &mut Actor, step: i64) {
         for _ in 0..12 {
             let waits = self.say(b, &[], &[], &[1]);
@@ -122,7 +123,7 @@ impl Stage {
     }
 
     fn is_lone(&mut self) -> bool {
-        let key = "p:limit:{q}:lone";
+        let key = "p:limit:{q}:single";
         redis::cmd("EXISTS")
             .arg(key)
             .query(&mut self.redis)
@@ -335,7 +336,7 @@ fn a_stall_takes_nobodys_place() {
     assert_eq!(stage.say(b, &[], &[], &[1]).queued, 2);
     stage.say(a, &[1], &[], &[]);
     assert!(holds(&stage.say(b, &[], &[1], &[]).renewed));
-    // Who does not speak is passed over for now, and has lost nothing when he does.
+    // The ticket of a silent node is skipped for now, and keeps its position.
     stage.time += 20_000;
     assert!(holds(&stage.say(b, &[], &[1], &[]).renewed));
     stage.say(a, &[], &[], &[2]);
@@ -350,7 +351,7 @@ fn a_stall_takes_nobodys_place() {
 fn whoever_lives_keeps_what_it_has() {
     struct Life {
         actor: Actor,
-        /// When it speaks next, in time that nobody steps.
+        /// When it calls next, on a clock without steps.
         speaks: i64,
         held: BTreeSet<u64>,
         waits: BTreeSet<u64>,
@@ -379,7 +380,7 @@ fn whoever_lives_keeps_what_it_has() {
         if now > calm && rand::random_ratio(1, 30) {
             calm = now + 40_000;
             match rand::random_range(0..3) {
-                // The server stalls; what was due meanwhile is said at its end, by those who still live.
+                // The server stalls; live nodes make their due calls at its end.
                 0 => {
                     advance = rand::random_range(100..30_000);
                     for life in &mut lives {
@@ -456,13 +457,13 @@ fn whoever_was_alone_keeps_what_it_has() {
         let mut stage = Stage::new();
         let (mut a, mut b) = (Actor::new(10_000, 1), Actor::new(10_000, 1));
         stage.say(&mut a, &[], &[], &[1]);
-        // Also when it steps or stands still while nobody else is there,
+        // Also when it steps or stands still without another node,
         stage.time += step;
         assert!(holds(&stage.say(&mut a, &[], &[1], &[]).renewed), "{step}");
         stage.time += 2_000;
         assert!(holds(&stage.say(&mut a, &[], &[1], &[]).renewed), "{step}");
         assert!(stage.is_lone());
-        // and when somebody else is the first to speak after that.
+        // and when another node makes the first call after that.
         stage.time += step;
         stage.waits_in_vain(&mut a, &mut b, step);
         assert_eq!(stage.permits(), vec![a.node.ticket(1)], "{step}");
@@ -587,7 +588,7 @@ fn one_key_answers_as_three_do() {
     assert!(alone > 300 && after > 1_000, "{alone}, {after}");
 }
 
-/// Else its late call about what it has left would make a permit of nobody.
+/// Else its late call about a released ticket would create a permit without an owner.
 #[test]
 fn a_short_lease_does_not_shorten_how_long_others_are_known() {
     for forms in [Forms::WithSingleHolder, Forms::GeneralOnly] {

@@ -1,8 +1,8 @@
-//! Clusters. What happens under load is in `tests/places`.
+//! Clusters. What happens under load is in `tests/deployments`.
 
 use super::*;
-use crate::backend::redis::cluster::slot;
-use crate::backend::redis::wire::Keys;
+use crate::backend::redis::keys::Keys;
+use crate::backend::redis::route::slot;
 use crate::backend::support::cluster::RedisCluster;
 use proptest::prelude::*;
 
@@ -103,7 +103,7 @@ async fn names_are_at_their_nodes_and_pushes_come_once() {
     }
 }
 
-/// With all its keys a name is followed from node to node. While one does not exist, as when nobody waits, neither node answers.
+/// With all its keys a name is followed from node to node. While one does not exist, as without a queue, neither node answers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slot_on_its_way_is_followed() {
     let cluster = RedisCluster::start(3, false);
@@ -161,7 +161,7 @@ async fn what_is_wrong_is_said_soon() {
     let check = async |redis: Redis| {
         let start = Instant::now();
         let error = Peer::of(redis).session.check(LEASE).await.unwrap_err();
-        assert!(start.elapsed() < CHECKING + Duration::from_millis(500));
+        assert!(start.elapsed() < CHECK_TIMEOUT + Duration::from_millis(500));
         error
     };
     let no_cluster = check(Redis::cluster([single.address()]).unwrap()).await;
@@ -192,7 +192,7 @@ async fn what_is_wrong_is_said_soon() {
             "on",
             ">hush",
             "~shop:*",
-            "&shop:inbox:*",
+            "&shop:push:*",
             "-@all",
             "+cluster|slots",
         ];

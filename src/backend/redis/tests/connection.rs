@@ -12,7 +12,7 @@ async fn a_server_that_is_down_is_said_at_once() {
     server.stop();
     for _ in 0..20 {
         let start = Instant::now();
-        let error = a.try_to_enter(&[2]).await.unwrap_err();
+        let error = a.try_acquire_tickets(&[2]).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
         assert!(
             start.elapsed() < Duration::from_millis(100),
@@ -23,7 +23,8 @@ async fn a_server_that_is_down_is_said_at_once() {
     }
     while a.events.try_recv().is_ok() {}
     server.restart();
-    sleep(Duration::from_millis(110)).await;
+    // The longest pause after so short an outage.
+    sleep(Duration::from_millis(410)).await;
     assert_eq!(plain(&a.acquire(&[3]).await.acquired), HELD);
     a.resynced().await;
 }
@@ -38,7 +39,7 @@ async fn a_server_of_another_kind_is_said_in_plain_words() {
             let _ = tokio::io::AsyncWriteExt::write_all(&mut stream, answer).await;
         }
     });
-    let error = Peer::new(&url).try_to_enter(&[1]).await.unwrap_err();
+    let error = Peer::new(&url).try_acquire_tickets(&[1]).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Incompatible, "{error}");
     assert!(!error.to_string().contains('\n'), "{error}");
 }
@@ -133,7 +134,7 @@ async fn an_attempt_to_connect_has_an_end() {
     let a = Peer::new(&server.url());
     server.pause();
     let start = Instant::now();
-    let error = a.try_to_enter(&[1]).await.unwrap_err();
+    let error = a.try_acquire_tickets(&[1]).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert!(start.elapsed() < Duration::from_millis(2500));
     let error = a.session.check(LEASE).await.unwrap_err();
@@ -159,11 +160,11 @@ async fn sockets_databases_and_full_houses() {
     a.session.check(LEASE).await.unwrap();
 
     let none = Peer::new(&format!("{}/99", server.url()));
-    let error = none.try_to_enter(&[1]).await.unwrap_err();
+    let error = none.try_acquire_tickets(&[1]).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Incompatible, "{error}");
     server.command(&["CONFIG", "SET", "maxclients", "2"]);
     let late = Peer::new(&server.url());
-    let error = late.try_to_enter(&[1]).await.unwrap_err();
+    let error = late.try_acquire_tickets(&[1]).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
 }
 
@@ -241,7 +242,7 @@ fn ten_runtimes_one_after_another() {
             .unwrap();
         runtime.block_on(async {
             let a = a.clone();
-            tokio::spawn(async move { drop(a.try_to_enter(&[99]).await) });
+            tokio::spawn(async move { drop(a.try_acquire_tickets(&[99]).await) });
             tokio::task::yield_now().await;
         });
     }

@@ -15,7 +15,7 @@ async fn the_least_rights_are_enough() {
     let server = RedisServer::start();
     let url = user(
         &server,
-        &format!("resetchannels &shop:inbox:* -@all {RIGHTS}"),
+        &format!("resetchannels &shop:push:* -@all {RIGHTS}"),
     );
     let lease = Duration::from_millis(500);
     let (a, mut b) = (Peer::new(&url).lease(lease), Peer::new(&url).lease(lease));
@@ -43,7 +43,7 @@ async fn each_missing_right_is_named() {
     for right in RIGHTS.split_whitespace() {
         let url = user(
             &server,
-            &format!("resetchannels &shop:inbox:* -@all {RIGHTS}"),
+            &format!("resetchannels &shop:push:* -@all {RIGHTS}"),
         );
         let minus = right.replace('+', "-");
         server.command(&["ACL", "SETUSER", "u", &minus]);
@@ -72,7 +72,7 @@ async fn each_missing_right_is_named() {
     assert!(!error.to_string().contains("wrong"), "{error}");
     let locked = RedisServer::start_with(&["--requirepass", "x"]);
     let error = Peer::new(&locked.url())
-        .try_to_enter(&[1])
+        .try_acquire_tickets(&[1])
         .await
         .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
@@ -92,11 +92,11 @@ async fn all_that_is_missing_is_named_at_once() {
     assert_eq!(none.split(' ').collect::<BTreeSet<_>>(), needed);
     // Not of the commands, but of what they are for.
     assert_eq!(
-        missing("resetkeys ~other:* +@all resetchannels &shop:inbox:*").await,
+        missing("resetkeys ~other:* +@all resetchannels &shop:push:*").await,
         "~shop:*"
     );
     let both = missing("resetkeys ~other:* +@all resetchannels").await;
-    assert_eq!(both, "~shop:* &shop:inbox:*");
+    assert_eq!(both, "~shop:* &shop:push:*");
 }
 
 #[tokio::test]
@@ -104,7 +104,7 @@ async fn refused_pushes_become_polls() {
     let server = RedisServer::start();
     // May listen, may not push; then neither.
     for rights in [
-        "resetchannels &shop:inbox:* +@all -publish",
+        "resetchannels &shop:push:* +@all -publish",
         "resetchannels +@all",
     ] {
         server.command(&["FLUSHALL"]);

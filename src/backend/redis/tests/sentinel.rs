@@ -1,4 +1,4 @@
-//! Masters that are found through sentinels. What happens under load is in `tests/places`.
+//! Masters that are found through sentinels. What happens under load is in `tests/deployments`.
 
 use super::*;
 use crate::backend::support::sentinels::{MASTER, SentinelSet};
@@ -15,12 +15,12 @@ async fn refused(redis: Redis, kind: ErrorKind, words: &str) {
         let start = Instant::now();
         let error = match check {
             true => a.session.check(LEASE).await.unwrap_err(),
-            false => a.try_to_enter(&[1]).await.unwrap_err(),
+            false => a.try_acquire_tickets(&[1]).await.unwrap_err(),
         };
         assert_eq!(error.kind(), kind, "{error}");
         assert!(error.to_string().contains(words), "{error}");
         assert!(!error.to_string().contains("hush"), "{error}");
-        assert!(start.elapsed() < CHECKING + Duration::from_millis(500));
+        assert!(start.elapsed() < CHECK_TIMEOUT + Duration::from_millis(500));
     }
 }
 
@@ -69,19 +69,19 @@ async fn what_is_wrong_is_said_soon() {
     refused(
         redis(&with("wrong"), MASTER, "secret"),
         ErrorKind::Denied,
-        "refuses us",
+        "refused access",
     )
     .await;
     refused(
         redis(&set.addresses(), MASTER, "secret"),
         ErrorKind::Denied,
-        "refuses us",
+        "refused access",
     )
     .await;
     refused(
         redis(&good, MASTER, "wrong"),
         ErrorKind::Denied,
-        "refuses us",
+        "refused access",
     )
     .await;
     let nowhere = ["127.0.0.1:1".to_owned(), "127.0.0.1:2".to_owned()];
@@ -99,7 +99,7 @@ async fn what_is_wrong_is_said_soon() {
         sentinel.pause();
     }
     refused(silent, ErrorKind::Unavailable, "none of the sentinels").await;
-    // Who is connected already does not need them.
+    // A connected session does not need them.
     a.session.check(LEASE).await.unwrap();
     for sentinel in &mut set.sentinels {
         sentinel.resume();
@@ -108,7 +108,7 @@ async fn what_is_wrong_is_said_soon() {
     a.session.check(LEASE).await.unwrap();
 }
 
-/// The old master lives on as a replica, or is asked before anybody has told it: it is never taken for the master.
+/// The old master continues as a replica, or is queried before it knows: it is never used as the master.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_failover_by_hand_is_followed() {
     let set = SentinelSet::start(1);
@@ -129,7 +129,7 @@ async fn a_failover_by_hand_is_followed() {
     let start = Instant::now();
     let mut ticket = 2;
     let after = loop {
-        match a.try_to_enter(&[ticket]).await {
+        match a.try_acquire_tickets(&[ticket]).await {
             // While the old one has not heard of it.
             Ok(_) if set.master_port() == old => {
                 a.release(&[ticket]).await;

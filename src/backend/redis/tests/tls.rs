@@ -1,4 +1,4 @@
-//! TLS: whom we trust, who we are, and what is said when that does not fit.
+//! TLS: trusted authorities, client certificates, and the errors when they do not match.
 
 use super::*;
 use crate::backend::support::certificates::{Authority, Certificate};
@@ -46,7 +46,7 @@ async fn refused(redis: Redis, kind: ErrorKind, words: &str) {
     let a = Peer::of(redis);
     for error in [
         a.session.check(LEASE).await.unwrap_err(),
-        a.try_to_enter(&[1]).await.unwrap_err(),
+        a.try_acquire_tickets(&[1]).await.unwrap_err(),
     ] {
         assert_eq!(error.kind(), kind, "{error}");
         assert!(error.to_string().contains(words), "{error}");

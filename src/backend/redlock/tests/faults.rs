@@ -24,7 +24,7 @@ fn through(proxies: &[Proxy]) -> Vec<String> {
 async fn works_at_once(a: &mut Peer, b: &mut Peer, tickets: std::ops::Range<u64>) {
     for ticket in tickets {
         let start = Instant::now();
-        a.must_enter(ticket).await;
+        a.must_acquire(ticket).await;
         assert_eq!(b.acquire(ticket).await, TicketState::Queued);
         assert!(matches!(
             a.renew(ticket).await,
@@ -32,7 +32,7 @@ async fn works_at_once(a: &mut Peer, b: &mut Peer, tickets: std::ops::Range<u64>
         ));
         assert!(a.release(ticket).await.unwrap());
         assert!(start.elapsed() < QUICK * 4, "{:?}", start.elapsed());
-        b.enters_within(ticket, QUICK * 5).await;
+        b.acquires_within(ticket, QUICK * 5).await;
         assert!(b.release(ticket).await.unwrap());
     }
 }
@@ -42,13 +42,13 @@ async fn two_of_five_may_be_down() {
     let mut servers = servers(5);
     let (mut a, mut b) = (Peer::new(&urls(&servers)), Peer::new(&urls(&servers)));
     works_at_once(&mut a, &mut b, 0..3).await;
-    a.must_enter(10).await;
+    a.must_acquire(10).await;
     servers[0].kill();
     servers[3].kill();
     assert!(matches!(a.renew(10).await, Ok(TicketState::Held { .. })));
     assert!(a.release(10).await.unwrap());
     works_at_once(&mut a, &mut b, 11..15).await;
-    // Also for whoever comes now.
+    // Also for new sessions.
     let (mut a, mut b) = (Peer::new(&urls(&servers)), Peer::new(&urls(&servers)));
     works_at_once(&mut a, &mut b, 0..3).await;
 }
@@ -64,7 +64,7 @@ async fn with_three_of_five_down_nobody_gets_in_and_who_holds_learns_of_it() {
     let start = Instant::now();
     servers[0..3].iter_mut().for_each(RedisServer::kill);
     let mut b = Peer::new(&urls(&servers));
-    let error = b.try_to_enter(1).await.unwrap_err();
+    let error = b.try_acquire_ticket(1).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert!(
         error
@@ -77,7 +77,7 @@ async fn with_three_of_five_down_nobody_gets_in_and_who_holds_learns_of_it() {
     // One comes back, empty: three answer, but two have a vote.
     servers[0].restart();
     let back = Instant::now();
-    b.enters_within(1, LEASE * 2).await;
+    b.acquires_within(1, LEASE * 2).await;
     assert!(back.elapsed() >= LEASE, "{:?}", back.elapsed());
 }
 
@@ -86,23 +86,23 @@ async fn one_that_refuses_us_makes_no_outage_of_the_others_final() {
     let mut servers = servers(2);
     servers.insert(0, RedisServer::start_with(&["--requirepass", "other"]));
     let mut a = Peer::new(&urls(&servers));
-    a.must_enter(1).await;
+    a.must_acquire(1).await;
     assert!(a.release(1).await.unwrap());
     // Two do not answer, and one of them may be back soon.
     servers[1].kill();
-    let error = a.try_to_enter(2).await.unwrap_err();
+    let error = a.try_acquire_ticket(2).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     let error = a.session.inspect(queue()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     servers[1].restart();
     grow_old(&servers[1]);
-    a.enters_within(2, LEASE).await;
-    // Without a majority of those who let us in, waiting helps nobody.
+    a.acquires_within(2, LEASE).await;
+    // Without a majority of servers that grant access, waiting does not help.
     servers[2].kill();
     servers[2].add_args(&["--requirepass", "other"]);
     servers[2].restart();
     servers[1].kill();
-    let error = a.try_to_enter(3).await.unwrap_err();
+    let error = a.try_acquire_ticket(3).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
 }
 
@@ -114,14 +114,14 @@ async fn a_slow_server_slows_nobody_and_is_cleaned_when_it_is_back() {
     servers[2].pause();
     works_at_once(&mut a, &mut b, 2..8).await;
     // One that lost meanwhile: its late success is rolled back.
-    a.must_enter(10).await;
+    a.must_acquire(10).await;
     assert_eq!(b.acquire(10).await, TicketState::Queued);
     servers[2].resume();
     sleep(LEASE / 4).await;
     assert!(matches!(a.renew(10).await, Ok(TicketState::Held { .. })));
     assert!(a.release(10).await.unwrap());
     until(LEASE / 2, || !servers.iter().any(is_locked)).await;
-    a.must_enter(11).await;
+    a.must_acquire(11).await;
     until(LEASE / 2, || servers.iter().all(is_held)).await;
 }
 
@@ -132,8 +132,8 @@ async fn a_lost_answer_is_made_good() {
     let (mut a, mut b) = (Peer::new(&through(&proxies)), Peer::new(&urls(&servers)));
     for round in 0..3 {
         let (first, second) = (round * 2, round * 2 + 1);
-        a.must_enter(first).await;
-        // The leave is carried out, and nobody hears of it.
+        a.must_acquire(first).await;
+        // The release is executed, and its reply is lost.
         for proxy in &proxies[1..] {
             proxy.set_present(Way::Down, Mode::LoseOneAndCut);
         }
@@ -143,11 +143,11 @@ async fn a_lost_answer_is_made_good() {
         for proxy in &proxies[1..] {
             proxy.set_present(Way::Down, Mode::LoseOneAndCut);
         }
-        let _ = a.try_to_enter(second).await;
-        a.enters_within(second, LEASE / 2).await;
+        let _ = a.try_acquire_ticket(second).await;
+        a.acquires_within(second, LEASE / 2).await;
         assert_eq!(b.acquire(first).await, TicketState::Queued);
         assert!(a.release(second).await.unwrap());
-        b.enters_within(first, LEASE / 2).await;
+        b.acquires_within(first, LEASE / 2).await;
         assert!(b.release(first).await.unwrap());
     }
 }
@@ -159,7 +159,7 @@ async fn one_clock_that_steps_lets_nobody_in() {
     servers.push(RedisServer::start_with_env(&[], clock.env()));
     grow_old(&servers[2]);
     let [mut a, mut b] = [(); 2].map(|()| Peer::new(&urls(&servers)).lease(LEASE * 3));
-    let token = a.must_enter(1).await;
+    let token = a.must_acquire(1).await;
     for step in [3600, 0, -3600, 0] {
         clock.shift(step);
         assert_eq!(b.acquire(1).await, TicketState::Queued, "{step}");
@@ -170,7 +170,7 @@ async fn one_clock_that_steps_lets_nobody_in() {
         );
     }
     assert!(a.release(1).await.unwrap());
-    b.enters_within(1, LEASE).await;
+    b.acquires_within(1, LEASE).await;
 }
 
 #[tokio::test]
@@ -178,12 +178,12 @@ async fn an_attempt_without_answers_leaves_nothing_behind() {
     let servers = servers(3);
     let proxies = proxies(&servers).await;
     let mut a = Peer::new(&through(&proxies));
-    a.must_enter(1).await;
+    a.must_acquire(1).await;
     a.release(1).await.unwrap();
     for proxy in &proxies {
         proxy.set_present(Way::Down, Mode::Lose);
     }
-    a.try_to_enter(2).await.unwrap_err();
+    a.try_acquire_ticket(2).await.unwrap_err();
     until(LEASE / 2, || !servers.iter().any(is_locked)).await;
 }
 
@@ -191,7 +191,7 @@ async fn an_attempt_without_answers_leaves_nothing_behind() {
 async fn a_failed_extension_frees_nothing() {
     let servers = servers(5);
     let (mut a, mut b) = (Peer::new(&urls(&servers)), Peer::new(&urls(&servers)));
-    let token = a.must_enter(1).await;
+    let token = a.must_acquire(1).await;
     until(LEASE / 4, || servers.iter().all(is_held)).await;
     servers[0..3].iter().for_each(RedisServer::pause);
     // Neither held nor gone.
@@ -210,7 +210,7 @@ async fn a_failed_extension_frees_nothing() {
 async fn gone_is_said_only_by_a_majority() {
     let servers = servers(5);
     let mut a = Peer::new(&urls(&servers));
-    a.must_enter(1).await;
+    a.must_acquire(1).await;
     until(LEASE / 4, || servers.iter().all(is_held)).await;
     let forget = |which: std::ops::Range<usize>| {
         for server in &servers[which] {
@@ -219,7 +219,7 @@ async fn gone_is_said_only_by_a_majority() {
     };
     forget(0..2);
     assert!(matches!(a.renew(1).await, Ok(TicketState::Held { .. })));
-    // What two have lost is made good, for a majority says whose it is.
+    // The loss of two servers is repaired, because a majority stores the holder.
     until(LEASE / 4, || servers.iter().all(is_held)).await;
     // Two say yes, two say no, one says nothing.
     forget(0..2);
@@ -236,7 +236,7 @@ async fn gone_is_said_only_by_a_majority() {
 async fn calls_given_up_at_any_moment_leave_nothing_behind() {
     let servers = servers(3);
     let (mut a, mut b) = (Peer::new(&urls(&servers)), Peer::new(&urls(&servers)));
-    a.must_enter(1_000).await;
+    a.must_acquire(1_000).await;
     a.release(1_000).await.unwrap();
     for ticket in 0..60 {
         let acquire = vec![ticket];
@@ -250,11 +250,11 @@ async fn calls_given_up_at_any_moment_leave_nothing_behind() {
             a.release(ticket).await.unwrap();
         } else {
             // It wants in, still.
-            a.enters_within(ticket, LEASE / 2).await;
+            a.acquires_within(ticket, LEASE / 2).await;
             assert_eq!(b.acquire(ticket).await, TicketState::Queued);
             assert!(a.release(ticket).await.unwrap());
         }
-        b.enters_within(ticket, LEASE / 2).await;
+        b.acquires_within(ticket, LEASE / 2).await;
         b.release(ticket).await.unwrap();
     }
     until(LEASE / 2, || !servers.iter().any(is_locked)).await;

@@ -3,8 +3,9 @@
 use super::witness::Witness;
 use super::*;
 use crate::Coordinator;
-use crate::backend::redlock::server::{Ballot, Vote};
+use crate::backend::redlock::server::{Ballot, Keys, Request, Server, Vote};
 use crate::backend::support::proxy::{Mode, Proxy, Way};
+use futures_util::future::join_all;
 
 /// One node, message by message.
 struct Hand {
@@ -19,9 +20,9 @@ impl Hand {
     }
 
     /// What a new call says that wants this ticket in.
-    fn ask(&mut self, ticket: u64) -> Ask {
+    fn request(&mut self, ticket: u64) -> Request {
         self.attempt += 2;
-        Ask {
+        Request {
             keys: Keys::new("shop", &queue(), &self.node),
             node: self.node.clone(),
             number: self.attempt,
@@ -29,25 +30,25 @@ impl Hand {
             lease: LEASE,
             release: Vec::new(),
             renew: Vec::new(),
-            want: vec![ticket],
+            acquire: vec![ticket],
             candidate: Some(ticket),
         }
     }
 }
 
-async fn vote(server: &Server, ask: &Ask) -> Vote {
-    match server.vote(ask).await.unwrap() {
+async fn vote(server: &Server, request: &Request) -> Vote {
+    match server.vote(request).await.unwrap() {
         Ballot::Vote(vote) => vote,
         Ballot::Stale => panic!("stale"),
     }
 }
 
-async fn takes(server: &Server, ask: &Ask) -> bool {
-    vote(server, ask).await.is_held_by(ask, 1)
+async fn takes(server: &Server, request: &Request) -> bool {
+    vote(server, request).await.is_held_by(request, 1)
 }
 
 fn open(servers: &[RedisServer]) -> Vec<Server> {
-    let line = |server: &RedisServer| Line::new(Redis::new(server.url()).unwrap()).unwrap();
+    let line = |server: &RedisServer| SingleServer::new(Redis::new(server.url()).unwrap()).unwrap();
     servers.iter().map(|it| Server::new(line(it))).collect()
 }
 
@@ -56,36 +57,36 @@ async fn a_late_roll_back_takes_nothing_from_anybody() {
     let processes = servers(1);
     let server = &open(&processes)[0];
     let (mut a, mut b) = (Hand::new("a"), Hand::new("b"));
-    let first = a.ask(1);
+    let first = a.request(1);
     assert!(takes(server, &first).await);
     // A second attempt of the same ticket: the first one's roll-back comes when this one has won.
-    let second = a.ask(1);
+    let second = a.request(1);
     assert!(takes(server, &second).await);
     let grant = Grant::new(1, 7);
     assert!(server.confirm(&second, grant, false).await.unwrap());
     server.release(&first, true).await.unwrap();
-    assert_eq!(server.look(&first.keys).await.unwrap().unwrap().token, 7);
+    assert_eq!(server.read(&first.keys).await.unwrap().unwrap().token, 7);
     // A third one fails elsewhere and is rolled back: what is confirmed is no attempt's any more.
-    let third = a.ask(1);
+    let third = a.request(1);
     assert!(takes(server, &third).await);
     for late in [&third, &second, &first] {
         server.release(late, true).await.unwrap();
-        assert_eq!(server.look(&first.keys).await.unwrap().unwrap().token, 7);
+        assert_eq!(server.read(&first.keys).await.unwrap().unwrap().token, 7);
     }
     // It leaves, another comes, and all of it arrives once more.
-    let release = Ask {
+    let release = Request {
         release: vec![1],
         candidate: None,
-        want: vec![],
-        ..a.ask(1)
+        acquire: vec![],
+        ..a.request(1)
     };
     assert_eq!(vote(server, &release).await.released, Some((1, true)));
-    let other = b.ask(1);
+    let other = b.request(1);
     assert!(takes(server, &other).await);
     for late in [&third, &second, &first] {
         server.release(late, true).await.unwrap();
     }
-    assert_eq!(server.look(&first.keys).await.unwrap().unwrap().node, "b");
+    assert_eq!(server.read(&first.keys).await.unwrap().unwrap().node, "b");
 }
 
 #[tokio::test]
@@ -93,7 +94,7 @@ async fn an_attempt_that_arrives_after_its_roll_back_takes_nothing() {
     let processes = servers(1);
     let server = &open(&processes)[0];
     let mut a = Hand::new("a");
-    let (first, second) = (a.ask(1), a.ask(1));
+    let (first, second) = (a.request(1), a.request(1));
     server.release(&first, true).await.unwrap();
     assert!(matches!(server.vote(&first).await.unwrap(), Ballot::Stale));
     assert!(!is_locked(&processes[0]));
@@ -112,7 +113,7 @@ async fn an_attempt_that_arrives_after_its_roll_back_takes_nothing() {
 async fn a_server_keeps_a_lock_for_longer_than_a_lease() {
     let servers = servers(3);
     let mut a = Peer::new(&urls(&servers)).lease(Duration::from_secs(100));
-    a.must_enter(1).await;
+    a.must_acquire(1).await;
     until(LEASE, || servers.iter().all(is_locked)).await;
     for server in &servers {
         let left = server.command(&["PTTL", LOCK]).int();
@@ -129,14 +130,14 @@ async fn a_roll_back_that_arrives_late_delays_nobody_for_long() {
     }
     let through: Vec<String> = proxies.iter().map(Proxy::url).collect();
     let (mut a, mut b) = (Peer::new(&through), Peer::new(&urls(&servers)));
-    a.must_enter(1).await;
+    a.must_acquire(1).await;
     a.release(1).await.unwrap();
     // What it says from now on is on its way for long: attempt, roll-back and all.
     for proxy in &proxies {
         proxy.set(Way::Up, Mode::Hold);
     }
-    a.try_to_enter(2).await.unwrap_err();
-    let token = b.must_enter(1).await;
+    a.try_acquire_ticket(2).await.unwrap_err();
+    let token = b.must_acquire(1).await;
     for proxy in &proxies {
         proxy.set(Way::Up, Mode::Pass);
     }
@@ -144,16 +145,16 @@ async fn a_roll_back_that_arrives_late_delays_nobody_for_long() {
         sleep(LEASE / 30).await;
         assert_eq!(b.renew(1).await.unwrap(), TicketState::Held { token });
     }
-    // And now it arrives where nobody is: it may take the lock, and gives it back.
+    // Now it arrives without a holder: it may take the lock, and rolls it back.
     assert!(b.release(1).await.unwrap());
     for proxy in &proxies {
         proxy.set(Way::Up, Mode::Hold);
     }
-    a.try_to_enter(3).await.unwrap_err();
+    a.try_acquire_ticket(3).await.unwrap_err();
     for proxy in &proxies {
         proxy.set(Way::Up, Mode::Pass);
     }
-    b.enters_within(2, LEASE / 2).await;
+    b.acquires_within(2, LEASE / 2).await;
 }
 
 #[tokio::test]
@@ -216,9 +217,9 @@ async fn three_that_took_one_each_need_a_few_retries_only() {
         let mut asks = Vec::new();
         for (server, node) in hands.iter().zip(["x", "y", "z"]) {
             let node = format!("{node}{round}");
-            let ask = Hand::new(&node).ask(1);
-            assert!(takes(server, &ask).await);
-            asks.push(ask);
+            let request = Hand::new(&node).request(1);
+            assert!(takes(server, &request).await);
+            asks.push(request);
         }
         let mut peers: Vec<Peer> = (0..3).map(|_| Peer::new(&urls(&servers))).collect();
         for peer in &mut peers {
@@ -228,12 +229,12 @@ async fn three_that_took_one_each_need_a_few_retries_only() {
                 "a minority is free at most"
             );
         }
-        for (server, ask) in hands.iter().zip(&asks) {
-            server.release(ask, true).await.unwrap();
+        for (server, request) in hands.iter().zip(&asks) {
+            server.release(request, true).await.unwrap();
         }
         let start = Instant::now();
         let waits = peers.iter_mut().map(|peer| async {
-            let tries = peer.enters_within(1, LEASE).await;
+            let tries = peer.acquires_within(1, LEASE).await;
             assert!(peer.release(1).await.unwrap());
             tries
         });

@@ -5,7 +5,7 @@ use crate::Coordinator;
 
 /// Takes the lock of `holder` away from the last server, as if it had never got there.
 async fn holds_two_of_three(holder: &mut Peer, servers: &[RedisServer]) {
-    holder.must_enter(1).await;
+    holder.must_acquire(1).await;
     until(LEASE / 4, || servers.iter().all(is_held)).await;
     servers[2].command(&["DEL", LOCK]);
 }
@@ -23,7 +23,7 @@ async fn a_server_that_came_back_empty_lets_no_second_holder_in() {
             servers[1].restart();
         }
         // Two of three are free, and one of them has forgotten.
-        b.enters_within(1, LEASE * 2).await;
+        b.acquires_within(1, LEASE * 2).await;
         let waited = word.elapsed();
         assert!(waited + LEASE / 10 >= LEASE, "{waited:?}");
         assert_ne!(a.renew(1).await.ok(), Some(TicketState::Held { token: 0 }));
@@ -49,7 +49,7 @@ async fn it_waits_for_the_longest_lease_of_anybody() {
         );
         sleep(LEASE / 6).await;
     }
-    b.enters_within(1, LEASE * 2).await;
+    b.acquires_within(1, LEASE * 2).await;
     assert!(word.elapsed() + LEASE / 10 >= long);
 }
 
@@ -59,12 +59,12 @@ async fn a_majority_that_forgets_everything_forgets_who_had_a_longer_lease() {
     let servers = servers(3);
     let mut a = Peer::new(&urls(&servers)).lease(LEASE * 6);
     let mut b = Peer::new(&urls(&servers));
-    let token = a.must_enter(1).await;
+    let token = a.must_acquire(1).await;
     let word = Instant::now();
     for server in &servers {
         server.command(&["FLUSHALL"]);
     }
-    b.enters_within(1, LEASE * 2).await;
+    b.acquires_within(1, LEASE * 2).await;
     assert!(word.elapsed() + LEASE / 10 >= LEASE);
     assert!(word.elapsed() < a.lease, "the other one has not run out");
     let Ok(TicketState::Held { token: next }) = b.renew(1).await else {
@@ -78,7 +78,7 @@ async fn a_majority_that_forgets_everything_forgets_who_had_a_longer_lease() {
 async fn a_holder_outlives_restarts_one_after_the_other() {
     let mut servers = servers(3);
     let (mut a, mut b) = (Peer::new(&urls(&servers)), Peer::new(&urls(&servers)));
-    let token = a.must_enter(1).await;
+    let token = a.must_acquire(1).await;
     until(LEASE / 4, || servers.iter().all(is_held)).await;
     for server in &mut servers {
         server.restart();
@@ -99,7 +99,7 @@ async fn a_holder_outlives_restarts_one_after_the_other() {
         assert!(is_held(server));
     }
     assert!(a.release(1).await.unwrap());
-    b.enters_within(1, LEASE / 2).await;
+    b.acquires_within(1, LEASE / 2).await;
 }
 
 #[tokio::test]
@@ -111,7 +111,7 @@ async fn servers_that_come_back_with_their_data_vote_at_once() {
         Peer::new(&urls(&servers)).lease(LEASE * 3),
         Peer::new(&urls(&servers)).lease(LEASE * 3),
     );
-    let token = a.must_enter(1).await;
+    let token = a.must_acquire(1).await;
     until(LEASE, || servers.iter().all(is_held)).await;
     servers.iter_mut().for_each(RedisServer::restart);
     let back = Instant::now();
@@ -121,10 +121,10 @@ async fn servers_that_come_back_with_their_data_vote_at_once() {
         "it is not forgotten"
     );
     assert!(servers.iter().all(is_held));
-    a.enters_within(1, LEASE * 2).await;
+    a.acquires_within(1, LEASE * 2).await;
     assert_eq!(a.renew(1).await.unwrap(), TicketState::Held { token });
     assert!(a.release(1).await.unwrap());
-    b.enters_within(1, LEASE * 2).await;
+    b.acquires_within(1, LEASE * 2).await;
     let TicketState::Held { token: next } = b.renew(1).await.unwrap() else {
         panic!("it does not hold");
     };

@@ -9,12 +9,12 @@ async fn refused(redlock: Redlock, kind: ErrorKind, words: &str) {
     let start = Instant::now();
     for error in [
         a.session.check(LEASE).await.unwrap_err(),
-        a.try_to_enter(1).await.unwrap_err(),
+        a.try_acquire_ticket(1).await.unwrap_err(),
     ] {
         assert_eq!(error.kind(), kind, "{error}");
         assert!(error.to_string().contains(words), "{error}");
     }
-    assert!(start.elapsed() < CHECKING, "{:?}", start.elapsed());
+    assert!(start.elapsed() < CHECK_TIMEOUT, "{:?}", start.elapsed());
 }
 
 #[tokio::test]
@@ -46,10 +46,10 @@ async fn a_lock_is_had_and_the_wrong_certificates_are_said() {
     let mut b = Peer::of(whole).lease(lease);
     a.session.check(lease).await.unwrap();
     b.session.check(lease).await.unwrap();
-    let token = a.must_enter(1).await;
+    let token = a.must_acquire(1).await;
     assert_eq!(b.acquire(1).await, TicketState::Queued);
     assert!(a.release(1).await.unwrap());
-    b.enters_within(1, LEASE).await;
+    b.acquires_within(1, LEASE).await;
     assert!(matches!(b.renew(1).await, Ok(TicketState::Held { token: next }) if next > token));
     assert!(b.release(1).await.unwrap());
 
@@ -67,5 +67,5 @@ async fn a_lock_is_had_and_the_wrong_certificates_are_said() {
     let error = c.session.check(LEASE).await.unwrap_err();
     assert!(error.to_string().starts_with("1 of 3"), "{error}");
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
-    c.must_enter(1).await;
+    c.must_acquire(1).await;
 }

@@ -15,7 +15,7 @@ async fn tokens_rise_across_majorities_though_a_clock_is_ahead() {
         asleep.iter().for_each(|at| servers[*at].pause());
         // A node of its own each time: no slow connection from before.
         let mut peer = Peer::new(&urls(servers));
-        peer.enters_within(1, LEASE * 2).await;
+        peer.acquires_within(1, LEASE * 2).await;
         let TicketState::Held { token } = peer.renew(1).await.unwrap() else {
             panic!("it does not hold");
         };
@@ -53,7 +53,7 @@ async fn a_token_is_stored_by_a_majority_before_it_is_given_out() {
     let mut last = 0;
     for ticket in 0..20 {
         for peer in [&mut a, &mut b] {
-            let token = peer.must_enter(ticket).await;
+            let token = peer.must_acquire(ticket).await;
             assert!(token > last, "{token} after {last}");
             last = token;
             let stored = servers.iter().filter(|server| {

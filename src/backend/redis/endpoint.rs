@@ -1,6 +1,6 @@
-//! One server: where it is, who we are there, and how a connection to it is made.
+//! The address, credentials and TLS settings of one server, and how to connect to it.
 
-use super::wire;
+use super::errors;
 #[cfg(feature = "redis-tls")]
 use crate::backend::tls::{self, System, Tls};
 use crate::error::Error;
@@ -18,8 +18,8 @@ use std::time::Duration;
 #[cfg(feature = "redis-tls")]
 use tokio::net::TcpStream;
 
-const FORM: &str = "this is no URL of a Redis server: redis://[user:password@]host[:port][/db] is one, \
-                    and so is redis+unix:///path/to/socket";
+const FORM: &str = "this is no URL of a Redis server: use redis://[user:password@]host[:port][/db], \
+                    or redis+unix:///path/to/socket";
 
 #[cfg(feature = "redis-tls")]
 const REDIS: System = System {
@@ -28,28 +28,28 @@ const REDIS: System = System {
     plain: "a redis:// URL",
 };
 
-/// Where a server is and who we are there.
+/// Address, credentials and TLS settings of a server.
 #[derive(Clone)]
-pub(super) struct Server {
+pub(super) struct Endpoint {
     client: Client,
-    /// `None`: plain, or what the client of [`Server::of_client`] does by itself.
+    /// `None`: plain, or what the client of [`Endpoint::of_client`] does itself.
     #[cfg(feature = "redis-tls")]
     tls: Option<Tls>,
 }
 
-/// A connection, and what drives it.
+/// A connection and its driver.
 pub(super) struct Stream {
     pub(super) redis: MultiplexedConnection,
-    /// Ends the driver when the connection is not used any more. The `redis` crate has its own for what it dials itself.
+    /// Ends the driver when the connection is dropped. `None`: the `redis` crate drives it.
     pub(super) _driver: Option<Driver>,
 }
 
 pub(super) struct Driver(#[allow(dead_code)] tokio::task::AbortHandle);
 
-// === impl Server ===
+// === impl Endpoint ===
 
-impl Server {
-    /// Only looks at the URL.
+impl Endpoint {
+    /// Parses a URL. Does not connect.
     pub(super) fn of_url(url: &str) -> Result<Self, Error> {
         let mut url = redis::parse_redis_url(url).ok_or_else(|| Error::config(FORM))?;
         let secure = matches!(url.scheme(), "rediss" | "valkeys");
@@ -62,10 +62,10 @@ impl Server {
             if url.fragment().is_some() {
                 return Err(Error::config(
                     "a server's certificate is always checked, so a rediss:// URL has no fragment such as #insecure: \
-                     name the authority that signed it by Redis::authority",
+                     set the authority that signed it with Redis::ca_certificate",
                 ));
             }
-            // The encryption is ours: the client sees a plain connection.
+            // This crate encrypts: the client gets a plain connection.
             url.set_scheme("redis").map_err(|()| Error::config(FORM))?;
         }
         let known = match url.scheme() {
@@ -74,10 +74,10 @@ impl Server {
         };
         if (url.query_pairs()).any(|(key, _)| key == "prefix") {
             return Err(Error::config(
-                "a prefix is no part of this URL: Redis::prefix is for it, or Coordinator::from_url, which knows URLs with one",
+                "this URL has a prefix, which only Coordinator::from_url reads: set it with Redis::prefix",
             ));
         }
-        // Passed over in silence, a prefix with a slip in it would be none.
+        // If unknown parameters were ignored, a misspelt prefix would be none.
         if (url.query_pairs()).any(|(key, _)| !known.contains(&key.as_ref())) {
             return Err(Error::config(FORM));
         }
@@ -89,12 +89,12 @@ impl Server {
         }
         let client = Client::open(info).map_err(|_| Error::config(FORM))?;
         #[cfg_attr(not(feature = "redis-tls"), allow(unused_mut))]
-        let mut server = Self::of_client(client);
+        let mut endpoint = Self::of_client(client);
         #[cfg(feature = "redis-tls")]
         if secure {
-            server.tls = Some(Tls::default());
+            endpoint.tls = Some(Tls::default());
         }
-        Ok(server)
+        Ok(endpoint)
     }
 
     pub(super) fn of_client(client: Client) -> Self {
@@ -114,60 +114,56 @@ impl Server {
         }
     }
 
-    /// For people: never more than host and port.
+    /// Host and port, for messages.
     pub(super) fn name(&self) -> String {
         self.info().addr().to_string()
     }
 
-    /// The same at another address.
+    /// Returns the same settings at another address.
     #[cfg(any(feature = "redis-cluster", feature = "redis-sentinel"))]
     pub(super) fn at(&self, host: &str, port: u16) -> Self {
-        let mut server = self.clone();
+        let mut endpoint = self.clone();
         let address = redis::ConnectionAddr::Tcp(host.to_owned(), port);
-        server.change(|info| info.set_addr(address));
-        server
+        endpoint.change(|info| info.set_addr(address));
+        endpoint
     }
 
-    /// Each is `host:port` or a URL.
+    /// Parses a list of `host:port` or URLs.
     #[cfg(any(feature = "redis-cluster", feature = "redis-sentinel"))]
     pub(super) fn list<S: AsRef<str>>(
         list: impl IntoIterator<Item = S>,
         what: &str,
     ) -> Result<Vec<Self>, Error> {
-        let mut servers = Vec::new();
-        for server in list {
-            let url = match server.as_ref() {
+        let mut endpoints = Vec::new();
+        for text in list {
+            let endpoint = match text.as_ref() {
                 url if url.contains("://") => Self::of_url(url)?,
                 address => Self::of_url(&format!("redis://{address}")).map_err(|_| {
                     Error::config(format!("a {what} is host:port, or a URL with redis://"))
                 })?,
             };
-            if matches!(url.info().addr(), redis::ConnectionAddr::Unix(_)) {
+            if matches!(endpoint.info().addr(), redis::ConnectionAddr::Unix(_)) {
                 return Err(Error::config(format!(
-                    "a {what} is reached by host and port, not by a socket"
+                    "a {what} has a host and a port, not a socket"
                 )));
             }
-            servers.push(url);
+            endpoints.push(endpoint);
         }
-        if servers.is_empty() {
+        if endpoints.is_empty() {
+            return Err(Error::config(format!("at least one {what} is needed")));
+        }
+        let secure = endpoints.iter().filter(|it| it.is_secure()).count();
+        if secure > 0 && secure < endpoints.len() {
             return Err(Error::config(format!(
-                "at least one {what} has to be named"
+                "some, but not each {what} is a rediss:// URL: use TLS for all or for none"
             )));
         }
-        if servers
-            .iter()
-            .any(|server| server.is_secure() != servers[0].is_secure())
-        {
-            return Err(Error::config(format!(
-                "with TLS each {what} is a rediss:// URL, or none is"
-            )));
-        }
-        Ok(servers)
+        Ok(endpoints)
     }
 
     #[cfg(any(feature = "redis-cluster", feature = "redis-sentinel"))]
-    pub(super) fn names(servers: &[Self]) -> String {
-        let names: Vec<_> = servers.iter().map(Self::name).collect();
+    pub(super) fn names(endpoints: &[Self]) -> String {
+        let names: Vec<_> = endpoints.iter().map(Self::name).collect();
         names.join(", ")
     }
 
@@ -177,7 +173,7 @@ impl Server {
     }
 
     #[cfg(feature = "redis-sentinel")]
-    pub(super) fn forget_credentials(&mut self) {
+    pub(super) fn clear_credentials(&mut self) {
         self.set(|settings| {
             RedisConnectionInfo::default()
                 .set_protocol(settings.protocol())
@@ -185,22 +181,22 @@ impl Server {
         });
     }
 
-    /// Says another name and password. An empty name is the default user's.
-    pub(super) fn be(&mut self, user: &str, password: &str) {
+    /// Sets the credentials. An empty user is the default one.
+    pub(super) fn set_credentials(&mut self, user: &str, password: &str) {
         self.set(|settings| {
-            let anew = RedisConnectionInfo::default()
+            let settings = RedisConnectionInfo::default()
                 .set_protocol(settings.protocol())
                 .set_db(settings.db())
                 .set_skip_set_lib_name()
                 .set_password(password);
             match user {
-                "" => anew,
-                user => anew.set_username(user),
+                "" => settings,
+                user => settings.set_username(user),
             }
         });
     }
 
-    /// Whether a connection to it is encrypted by us.
+    /// This crate encrypts the connection.
     #[cfg(any(feature = "redis-cluster", feature = "redis-sentinel"))]
     pub(super) fn is_secure(&self) -> bool {
         #[cfg(feature = "redis-tls")]
@@ -234,15 +230,15 @@ impl Server {
         });
     }
 
-    /// One question over a connection of its own. The caller bounds the time.
+    /// Sends one command over a connection made for it. The caller bounds the time.
     #[cfg(any(feature = "redis-cluster", feature = "redis-sentinel"))]
-    pub(super) async fn ask(&self, question: &redis::Cmd) -> Result<redis::Value, Error> {
+    pub(super) async fn query(&self, command: &redis::Cmd) -> Result<redis::Value, Error> {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(None)
             .set_response_timeout(None);
         let mut stream = self.connect(&config).await?;
-        let answer = question.query_async(&mut stream.redis).await;
-        answer.map_err(|error| wire::error(&error, &self.name()))
+        let answer = command.query_async(&mut stream.redis).await;
+        answer.map_err(|error| errors::describe(&error, &self.name()))
     }
 
     #[cfg(feature = "redis-tls")]
@@ -250,7 +246,7 @@ impl Server {
         self.tls.as_mut()
     }
 
-    /// Connects and says who we are. The caller bounds the time.
+    /// Connects and authenticates. The caller bounds the time.
     pub(super) async fn connect(&self, config: &AsyncConnectionConfig) -> Result<Stream, Error> {
         #[cfg(feature = "redis-tls")]
         if let Some(tls) = &self.tls {
@@ -260,7 +256,7 @@ impl Server {
             .client
             .get_multiplexed_async_connection_with_config(config)
             .await
-            .map_err(|error| wire::first_error(&error, &self.name()))?;
+            .map_err(|error| errors::describe_first(&error, &self.name()))?;
         Ok(Stream {
             redis,
             _driver: None,
@@ -293,20 +289,20 @@ impl Server {
     }
 }
 
-/// A server may refuse a client's certificate only after the client thinks that all is well.
+/// Describes the error of a TLS connection. A server may refuse the client's certificate only after the handshake.
 #[cfg(feature = "redis-tls")]
 fn refused(error: &RedisError, server: &str) -> Error {
     match tls::find_cause(error) {
         Some(cause) => tls::describe(cause, &REDIS, server),
-        // By then the words are all that is left of it.
-        None if error.is_io_error() && wire::text(error).contains("fatal alert") => {
-            tls::certificate_refused(&wire::text(error), &REDIS, server)
+        // By then only the text of the alert is left.
+        None if error.is_io_error() && errors::text(error).contains("fatal alert") => {
+            tls::certificate_refused(&errors::text(error), &REDIS, server)
         }
-        None => wire::first_error(error, server),
+        None => errors::describe_first(error, server),
     }
 }
 
-/// As the client crate connects without TLS.
+/// Connects like the client crate does without TLS.
 #[cfg(feature = "redis-tls")]
 async fn connect(host: &str, port: u16) -> std::io::Result<TcpStream> {
     let stream = TcpStream::connect((host, port)).await?;
@@ -318,7 +314,7 @@ async fn connect(host: &str, port: u16) -> std::io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// Small messages go out at once, and a peer that vanished is noticed.
+/// Small messages are sent at once, and a vanished peer is detected.
 pub(super) fn tcp_settings() -> TcpSettings {
     let settings = TcpSettings::default()
         .set_nodelay(true)
@@ -328,7 +324,7 @@ pub(super) fn tcp_settings() -> TcpSettings {
     settings
 }
 
-/// How long what was sent may stay without a sign of its arrival.
+/// How long sent bytes may stay unacknowledged.
 #[cfg(any(target_os = "android", target_os = "fuchsia", target_os = "linux"))]
 const UNACKNOWLEDGED: Duration = Duration::from_secs(2);
 

@@ -1,35 +1,35 @@
-//! Who waits here, and when to ask again: no server keeps a queue.
+//! The queued tickets of this process, and when to call again: no server keeps a queue.
 
 use crate::name::Queue;
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The pause after the first try is random and no longer than this; it doubles until it has the length of the other.
+/// The pause after the first try is random and at most this long; it doubles up to the last one.
 const FIRST_PAUSE: Duration = Duration::from_millis(12);
 const LAST_PAUSE: Duration = Duration::from_millis(200);
-/// As few names as these are never looked through for old ones.
+/// With fewer names expired ones are not removed.
 const FEW: usize = 64;
 
-/// The tickets of this node that wait, by name.
+/// The queued tickets of this node, by name.
 #[derive(Debug, Default)]
-pub(super) struct Waits {
-    by_queue: HashMap<Queue, Wait>,
-    /// So many names, and those whose tickets are all too old are thrown out.
-    tidy_at: usize,
+pub(super) struct Waiters {
+    by_queue: HashMap<Queue, Entry>,
+    /// With so many names, those whose tickets have all expired are removed.
+    purge_at: usize,
 }
 
 #[derive(Debug, Default)]
-struct Wait {
-    /// When the gate was last heard about each, and for how long that counts.
+struct Entry {
+    /// When each ticket was last named by a call, and its lease.
     tickets: BTreeMap<u64, (Instant, Duration)>,
     tries: u32,
 }
 
-// === impl Waits ===
+// === impl Waiters ===
 
-impl Waits {
-    /// These tickets still wait after one more try.
+impl Waiters {
+    /// Adds tickets that are still queued after one more try.
     pub(super) fn wait(
         &mut self,
         queue: &Queue,
@@ -37,16 +37,16 @@ impl Waits {
         lease: Duration,
         now: Instant,
     ) {
-        if self.by_queue.len() >= self.tidy_at.max(FEW) {
+        if self.by_queue.len() >= self.purge_at.max(FEW) {
             self.by_queue.retain(|_, wait| !wait.is_over(now));
-            self.tidy_at = self.by_queue.len() * 2;
+            self.purge_at = self.by_queue.len() * 2;
         }
         let mut wait = self.by_queue.remove(queue).unwrap_or_default();
         let before = wait.tickets.len();
         for ticket in tickets {
             wait.tickets.insert(ticket, (now, lease));
         }
-        // Who has just come has not tried yet.
+        // A new waiter has not tried before.
         wait.tries = match before {
             0 => 0,
             _ => wait.tries.saturating_add(1),
@@ -56,7 +56,7 @@ impl Waits {
         }
     }
 
-    /// These tickets wait no more.
+    /// Removes tickets.
     pub(super) fn done(&mut self, queue: &Queue, tickets: impl Iterator<Item = u64>, now: Instant) {
         if let Some(wait) = self.by_queue.get_mut(queue) {
             for ticket in tickets {
@@ -68,15 +68,15 @@ impl Waits {
         }
     }
 
-    /// Something has changed: the next try may be the one.
-    pub(super) fn hurry(&mut self, queue: &Queue) {
+    /// Restarts with short pauses, after a release.
+    pub(super) fn retry_soon(&mut self, queue: &Queue) {
         if let Some(wait) = self.by_queue.get_mut(queue) {
             wait.tries = 0;
         }
     }
 
-    /// Who waits here, and what is left of their leases.
-    pub(super) fn waiting(&self, queue: &Queue, now: Instant) -> Vec<(u64, Duration)> {
+    /// Returns the queued tickets, and what is left of their leases.
+    pub(super) fn queued(&self, queue: &Queue, now: Instant) -> Vec<(u64, Duration)> {
         let tickets = self.by_queue.get(queue).map(|wait| &wait.tickets);
         (tickets.into_iter().flatten())
             .map(|(ticket, (since, lease))| (*ticket, (*since + *lease) - now))
@@ -84,8 +84,8 @@ impl Waits {
             .collect()
     }
 
-    /// When to ask again: at random, so that those who got in each other's way do not meet again. `took` is what the
-    /// last try took.
+    /// Returns when to call again: at random, so that nodes that blocked each other do not collide again. `took` is the
+    /// duration of the last try.
     pub(super) fn pause(
         &self,
         queue: &Queue,
@@ -102,9 +102,9 @@ impl Waits {
     }
 }
 
-// === impl Wait ===
+// === impl Entry ===
 
-impl Wait {
+impl Entry {
     fn is_over(&self, now: Instant) -> bool {
         (self.tickets.values()).all(|(since, lease)| *since + *lease <= now)
     }

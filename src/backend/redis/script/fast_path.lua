@@ -1,0 +1,71 @@
+-- The two most frequent calls, as exchange_single executes them: the only ticket of a name is acquired, or released, and neither lease clock
+-- nor token needs special treatment. In a batch a fresh name costs one SET, and all releases together cost a DEL.
+--
+-- Packing a record byte by byte costs as much as writing it. So these calls put theirs together from parts: those that the call has, and
+-- those that are the same for all.
+
+local ONE_TICKET_PARTS = '<c16c8H' -- number and limit, number of the ticket, length of its text
+local answers, states, at = {}, {}, 1 -- the states of the calls that are left
+local has_states = false
+
+if has_single and is_known and (names > 1 or singles[1] or is_fresh[1]) then
+  local deleted, latest_deleted, highest_deleted = nil, 0, 0
+  local fresh_token = pack('<d', math.max(token_floor + 1, micros))
+  local head, free = string.char(FORMAT_VERSION), pack('<d', FREE)
+  local middle, tail = pack('<ddd', lease, now, now), pack('<d', now + lease) .. OWN_END
+  local success = 'o' .. fresh_token .. 'h'
+
+  for i = 1, names do
+    local single, answer, record, length = singles[i], nil, nil, nil
+    local kind, expires, done = sub(data, at, at), lifetime_text, nil
+    if kind ~= 'O' then
+      local numbers, ticket
+      numbers, ticket, length = unpack_record(ONE_TICKET_PARTS, data, at + 1)
+      if not single then
+        if is_fresh[i] and kind ~= 'R' and unpack_record('<d', numbers) >= guard then
+          record, answer = head .. numbers .. middle .. fresh_token .. ticket .. tail, success
+          done = redis.pcall('SET', KEYS[i], record, 'PX', expires, 'NX')
+        end
+      elseif #single > SINGLE_BYTES then
+        local version, last_number, _, its_lease, clock, read_at, token, holder = unpack_record('<Bdddddc8c8', single)
+        local number = unpack_record('<d', numbers)
+        if version == FORMAT_VERSION and its_lease == lease and clock == read_at and read_at <= now and number >= last_number
+          and sub(single, SINGLE_BYTES - 1) == OWN_END then
+          if kind == 'R' and holder == ticket then
+            answer = 'f1'
+            if names > 1 then
+              deleted = deleted or {}
+              deleted[#deleted + 1], done = KEYS[i], deleted
+              latest_deleted, highest_deleted = math.max(latest_deleted, number), math.max(highest_deleted, unpack_record('<d', token))
+            else
+              record, expires = head .. numbers .. middle .. token .. free .. tail, lease_text
+              done = redis.pcall('SET', KEYS[i], record, 'PX', expires)
+            end
+          elseif kind ~= 'R' and holder == free and unpack_record('<d', token) < micros then
+            record, answer = head .. numbers .. middle .. fresh_token .. ticket .. tail, success
+            done = redis.pcall('SET', KEYS[i], record, 'PX', expires)
+          end
+        end
+      end
+    end
+    if not done or done.err then answer = nil end
+    if not answer then
+      has_states, states[i], at = true, read_call(i, at)
+    elseif names == 1 then
+      return answer
+    else
+      at = at + 27 + length
+    end
+    answers[i] = answer or ''
+  end
+
+  if deleted then
+    -- When memory is full the writes pass after the deletion, which always does.
+    call('DEL', unpack(deleted))
+    redis.pcall('SET', GUARD_KEY, pack(GUARD, FORMAT_VERSION, math.max(guard, latest_deleted)), 'PX', lease_text)
+    local expires = math.max(token_expires, now + lease)
+    redis.pcall('SET', TOKEN_KEY, pack(TOKEN, FORMAT_VERSION, math.max(token_floor, highest_deleted), expires), 'PX',
+      string.format('%.0f', expires - now))
+  end
+  if not has_states then return table.concat(answers) end
+end

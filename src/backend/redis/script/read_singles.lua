@@ -1,0 +1,47 @@
+-- Reads the single-holder records, and what stays for one lease when a batch deletes some: guard and token. A late call has a number below
+-- the guard, unless a record of this node has the number of its last call. Tokens of names without keys are above the token.
+--
+-- All of it is read by one MGET. Then one EXISTS for every few names without a record shows which have no keys.
+
+local NAMES_PER_EXISTS = 16
+local GUARD_KEY, TOKEN_KEY = KEYS[names + 1], KEYS[names + 2]
+local OWN_END = pack('<H', #node) .. node -- how a record of this node ends
+local guard, token_floor, token_expires = 0, 0, 0
+local is_known = true -- the formats of guard and token
+local singles, is_fresh, latest, highest = {}, {}, nil, nil
+local only_meta -- of the only name, if it has no record
+
+if has_single then
+  singles = call('MGET', unpack(KEYS, 1, names + 2))
+  latest, highest = singles[names + 1], singles[names + 2]
+  if latest then
+    is_known = #latest == GUARD_BYTES and byte(latest) == FORMAT_VERSION
+    if is_known then guard = unpack_record('<d', latest, 2) end
+  end
+  if highest and is_known then
+    is_known = #highest == TOKEN_BYTES and byte(highest) == FORMAT_VERSION
+    if is_known then token_floor, token_expires = unpack_record('<dd', highest, 2) end
+  end
+end
+
+if has_single and names == 1 then
+  if not singles[1] then
+    only_meta = call('HMGET', KEYS[6], STATE_FIELD, node)
+    is_fresh[1] = not only_meta[1] and call('EXISTS', KEYS[4], KEYS[5], KEYS[6]) == 0
+  end
+elseif has_single then
+  local keys, chunk, size = {}, {}, 0
+  for i = 1, names do
+    if not singles[i] then
+      local key = general_keys + 3 * i
+      size = size + 1
+      chunk[size] = i
+      keys[3 * size - 2], keys[3 * size - 1], keys[3 * size] = KEYS[key - 2], KEYS[key - 1], KEYS[key]
+    end
+    if size == NAMES_PER_EXISTS or (size > 0 and i == names) then
+      local absent = call('EXISTS', unpack(keys, 1, 3 * size)) == 0
+      for j = 1, size do is_fresh[chunk[j]] = absent end
+      size = 0
+    end
+  end
+end
