@@ -132,9 +132,12 @@ impl Future for Acquire {
 impl Drop for Acquire {
     fn drop(&mut self) {
         if !self.is_over {
-            // If it was served already, the permit is in the channel and is released with it.
             self.queue_client.give_up(self.waiter, false);
-            self.span.end("cancelled");
+            // A result that arrived before is in the channel: a permit is released, and an error is the outcome.
+            match self.receiver.try_recv() {
+                Ok(Err(error)) => self.span.end(error.kind().as_str()),
+                _ => self.span.end("cancelled"),
+            }
         }
     }
 }

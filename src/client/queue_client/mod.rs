@@ -161,10 +161,11 @@ impl QueueClient {
             reserve: wait.reserve,
             max_hold: wait.max_hold,
         };
-        let ticket = self.client.next_number();
         let mut guard = self.lock();
         let inner = &mut *guard;
         let now = self.time(inner);
+        // Numbered under the lock: waiters are sent and served in the order of their numbers.
+        let ticket = self.client.next_number();
         match self.admit(inner, wait, terms, now).transpose() {
             None if wait.queue => inner.state.join(ticket, now, terms, caller),
             None => inner.state.join_try(ticket, now, terms, caller),

@@ -1,5 +1,6 @@
 //! Tests of what the public interface does not show.
 
+mod callers;
 mod driver;
 mod handoff;
 mod outage;
