@@ -30,7 +30,7 @@ pub(crate) struct Shortcuts {
 /// Which shortcuts are allowed now.
 #[derive(Debug)]
 pub(crate) struct Handoff {
-    shortcuts: Shortcuts,
+    pub(super) shortcuts: Shortcuts,
     /// Until then it counts that the last reply showed no ticket queued elsewhere.
     alone_until: Option<Instant>,
     /// Until then it counts that the last reply showed no free permit and a ticket queued elsewhere.

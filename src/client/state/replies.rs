@@ -160,10 +160,11 @@ impl<C> State<C> {
         }
     }
 
-    /// A ticket without a waiter was granted: the oldest waiter gets it unless its release was sent already; else it is
-    /// released.
+    /// A ticket without a waiter was granted: it is handed off to the oldest waiter unless its release was sent already;
+    /// else it is released.
     fn reassign(&mut self, ticket: u64) -> Option<(C, Terms)> {
-        if !self.waiters.is_empty() && self.permits.releases.withdraw(ticket) {
+        let may = self.handoff.shortcuts.hand_off && !self.waiters.is_empty();
+        if may && self.permits.releases.withdraw(ticket) {
             let removed = self.waiters.remove_oldest()?;
             let terms = removed.terms;
             return Some((self.permits.releases.add_removed(removed, None), terms));
