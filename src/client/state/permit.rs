@@ -172,14 +172,10 @@ impl Held {
         if let Some(at) = self.ending()
             && self.armed.is_none_or(|armed| at < armed)
         {
-            self.arm_at(at, endings);
+            self.disarm(endings);
+            endings.insert((at, self.hold.ticket));
+            self.armed = Some(at);
         }
-    }
-
-    fn arm_at(&mut self, at: Instant, endings: &mut Endings) {
-        self.disarm(endings);
-        endings.insert((at, self.hold.ticket));
-        self.armed = Some(at);
     }
 
     pub(super) fn disarm(&mut self, endings: &mut Endings) {

@@ -148,20 +148,17 @@ impl Permits {
     /// Releases those that have lingered long enough.
     #[inline]
     pub(crate) fn end_lingering(&mut self, now: Instant) {
-        while self.lingering_ends().is_some_and(|until| until <= now) {
-            self.end_oldest_lingering();
+        while let Some((until, ticket)) = self.lingering.front().copied()
+            && until <= now
+        {
+            self.lingering.pop_front();
+            self.release(ticket, None);
         }
     }
 
     /// Releases all that linger.
     pub(crate) fn end_all_lingering(&mut self) {
-        while !self.lingering.is_empty() {
-            self.end_oldest_lingering();
-        }
-    }
-
-    fn end_oldest_lingering(&mut self) {
-        if let Some((_, ticket)) = self.lingering.pop_front() {
+        while let Some((_, ticket)) = self.lingering.pop_front() {
             self.release(ticket, None);
         }
     }

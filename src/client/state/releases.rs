@@ -3,7 +3,7 @@
 //! Pure: time is an argument.
 
 use super::permit::earlier;
-use super::waiters::{QueueEntry, Removed};
+use super::waiters::{QueueEntry, Ticket};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -95,19 +95,17 @@ impl Releases {
         }
     }
 
-    /// Releases the ticket of a removed waiter if the backend may know it: at once, or with any call until `by`. Returns
-    /// the caller.
-    pub(crate) fn add_removed<C>(&mut self, removed: Removed<C>, by: Option<Instant>) -> C {
-        if removed.entry.is_some() {
+    /// Releases the ticket of a removed waiter if the backend may know it: at once, or with any call until `by`.
+    pub(crate) fn add_removed(&mut self, ticket: Ticket, by: Option<Instant>) {
+        if ticket.entry.is_some() {
             let at_once = self.at_once || by.is_none();
-            self.add(removed.ticket, None, None);
+            self.add(ticket.number, None, None);
             self.at_once = at_once;
             self.by = self.by.or(by);
-            if let Some(release) = self.all.get_mut(&removed.ticket) {
-                release.entry = removed.entry;
+            if let Some(release) = self.all.get_mut(&ticket.number) {
+                release.entry = ticket.entry;
             }
         }
-        removed.caller
     }
 
     /// How many tickets are still queued, as far as replies have confirmed it: those that no call has released yet.
