@@ -53,22 +53,13 @@ pub(crate) struct Wait {
     pub(crate) timeout: Option<Duration>,
     /// Be refused if this many callers wait here already.
     pub(crate) max_waiting: usize,
-    /// The permit is released after this time.
-    pub(crate) max_hold: Option<Duration>,
-    /// The permit is released unless it is claimed within this time of its grant.
-    pub(crate) reserve: Option<Duration>,
+    pub(crate) terms: Terms,
 }
 
-/// The caller's end of a wait.
-type Caller = oneshot::Sender<Result<Granted, Error>>;
-pub(crate) type Receiver = oneshot::Receiver<Result<Granted, Error>>;
-
-/// A granted permit on its way to the caller. Dropping it releases the permit.
-#[derive(Debug)]
-pub(crate) struct Granted {
-    queue_client: Arc<QueueClient>,
-    hold: Option<Hold>,
-}
+/// The sender of a wait's result. If the receiver is closed, a granted permit is released.
+type Caller = oneshot::Sender<Result<Hold, Error>>;
+/// The caller's end of a wait. Close it before it is dropped, and release a permit that was sent before that.
+pub(crate) type Receiver = oneshot::Receiver<Result<Hold, Error>>;
 
 // === impl QueueClient ===
 
@@ -98,10 +89,6 @@ impl QueueClient {
 
     pub(crate) fn is_of(&self, client: &Arc<Client>) -> bool {
         Arc::ptr_eq(&self.client, client)
-    }
-
-    pub(crate) fn limit(&self) -> u32 {
-        self.read(|state| state.limit)
     }
 
     pub(crate) fn set_limit(self: &Arc<Self>, limit: u32) -> Result<(), Error> {
@@ -157,33 +144,23 @@ impl QueueClient {
     /// Adds a caller. Returns its number as a waiter and the receiver of the result, which may be there already.
     pub(crate) fn join(self: &Arc<Self>, wait: &Wait) -> (u64, Receiver) {
         let (caller, receiver) = oneshot::channel();
-        let terms = Terms {
-            reserve: wait.reserve,
-            max_hold: wait.max_hold,
-        };
         let mut guard = self.lock();
         let inner = &mut *guard;
         let now = self.time(inner);
         // Numbered under the lock: waiters are sent and served in the order of their numbers.
         let ticket = self.client.next_number();
-        match self.admit(inner, wait, terms, now).transpose() {
-            None if wait.queue => inner.state.join(ticket, now, terms, caller),
-            None => inner.state.join_try(ticket, now, terms, caller),
+        match self.admit(inner, wait, now).transpose() {
+            None if wait.queue => inner.state.join(ticket, now, wait.terms, caller),
+            None => inner.state.join_try(ticket, now, wait.terms, caller),
             // It wakes no task, since the receiver is not polled yet.
-            Some(result) => drop(caller.send(result.map(|hold| self.granted(hold)))),
+            Some(result) => drop(caller.send(result)),
         }
         self.follow_up(guard, now);
         (ticket, receiver)
     }
 
     /// Decides whether a caller may wait or try: `None`. It may get a lingering permit instead.
-    fn admit(
-        &self,
-        inner: &mut Inner,
-        wait: &Wait,
-        terms: Terms,
-        now: Instant,
-    ) -> Result<Option<Hold>, Error> {
+    fn admit(&self, inner: &mut Inner, wait: &Wait, now: Instant) -> Result<Option<Hold>, Error> {
         let Inner {
             state, failures, ..
         } = inner;
@@ -209,7 +186,7 @@ impl QueueClient {
             return Err(outage);
         }
         // A permit may have begun to linger since the caller last checked.
-        if let Some(hold) = state.acquire_lingering(terms, now) {
+        if let Some(hold) = state.acquire_lingering(wait.terms, now) {
             return Ok(Some(hold));
         }
         if !wait.queue && !state.waiters.is_empty() {
@@ -426,13 +403,6 @@ impl QueueClient {
         }
     }
 
-    fn granted(self: &Arc<Self>, hold: Hold) -> Granted {
-        Granted {
-            queue_client: Arc::clone(self),
-            hold: Some(hold),
-        }
-    }
-
     /// Passes the effects of an event to callers. Not under the lock: a permit is released here if its caller was dropped.
     fn deliver(self: &Arc<Self>, effects: Effects<Caller>) {
         for (hold, why) in &effects.lost {
@@ -453,8 +423,11 @@ impl QueueClient {
             caught(|| lost.notify_waiters());
         }
         for (caller, hold) in effects.next.into_iter().chain(effects.granted) {
-            let granted = self.granted(hold);
-            caught(|| drop(caller.send(Ok(granted))));
+            caught(|| {
+                if caller.send(Ok(hold)).is_err() {
+                    self.drop_guard(hold, None);
+                }
+            });
         }
         for (caller, error) in effects.refused {
             caught(|| drop(caller.send(Err(error))));
@@ -481,23 +454,6 @@ impl fmt::Debug for QueueClient {
             .field("queue", &self.queue)
             .field("stats", &self.stats())
             .finish_non_exhaustive()
-    }
-}
-
-// === impl Granted ===
-
-impl Granted {
-    /// Returns the hold to its caller, which drops the guard from now on.
-    pub(crate) fn receive(mut self) -> Option<Hold> {
-        self.hold.take()
-    }
-}
-
-impl Drop for Granted {
-    fn drop(&mut self) {
-        if let Some(hold) = self.hold.take() {
-            self.queue_client.drop_guard(hold, None);
-        }
     }
 }
 

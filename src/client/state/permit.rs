@@ -23,7 +23,7 @@ const TOKENS_PER_GRANT: u64 = 1024;
 /// The terms of a permit.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Terms {
-    /// Released unless it is claimed within this time.
+    /// Released unless it is claimed within this time of its grant.
     pub(crate) reserve: Option<Duration>,
     /// Released after this time.
     pub(crate) max_hold: Option<Duration>,

@@ -163,13 +163,6 @@ impl Permits {
         }
     }
 
-    /// Removes a lingering permit from that list. `false` if it does not linger.
-    fn remove_lingering(&mut self, ticket: u64) -> bool {
-        let before = self.lingering.len();
-        self.lingering.retain(|(_, lingers)| *lingers != ticket);
-        self.lingering.len() < before
-    }
-
     // --- validity ---
 
     pub(crate) fn is_held(&self, ticket: u64) -> bool {
@@ -288,7 +281,9 @@ impl Permits {
 
     /// Marks a permit as lost. `None` if it has no guard, or was lost before.
     pub(crate) fn lose(&mut self, ticket: u64, why: ErrorKind) -> Option<Hold> {
-        if self.remove_lingering(ticket) {
+        let lingering = self.lingering.len();
+        self.lingering.retain(|(_, lingers)| *lingers != ticket);
+        if self.lingering.len() < lingering {
             self.release(ticket, None);
             return None;
         }

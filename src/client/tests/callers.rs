@@ -20,8 +20,7 @@ fn wait(queue: bool) -> Wait {
         queue,
         timeout: None,
         max_waiting: 1024,
-        max_hold: None,
-        reserve: None,
+        terms: Terms::default(),
     }
 }
 
