@@ -140,7 +140,7 @@ impl Future for Acquire {
 impl Drop for Acquire {
     fn drop(&mut self) {
         if !self.is_over {
-            // From now on a result returns to its sender.
+            // From now on a permit that is sent is released by its sender.
             self.receiver.close();
             self.queue_client.give_up(self.waiter, false);
             let result = self.receiver.try_recv();

@@ -96,8 +96,8 @@ impl Mutex {
     ///
     /// # Errors
     ///
-    /// As [`lock`](Self::lock), and [`WaitTimeout`](ErrorKind::WaitTimeout). Its message says if this process holds the
-    /// lock itself.
+    /// As [`lock`](Self::lock), and [`WaitTimeout`](ErrorKind::WaitTimeout). Its message states whether this process holds
+    /// the lock itself.
     ///
     /// # Cancel safety
     ///

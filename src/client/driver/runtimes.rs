@@ -48,7 +48,7 @@ pub(super) struct DriverSlot {
     pub(super) wake: Arc<Notify>,
     runtime: Option<Id>,
     /// The runtimes of the latest callers, the latest one last: when the driver's own ends, it moves to one of them.
-    runtimes: Vec<Handle>,
+    pub(super) runtimes: Vec<Handle>,
 }
 
 // === impl Pinned ===
@@ -177,10 +177,5 @@ impl DriverSlot {
             self.runtimes.remove(0);
         }
         self.runtimes.push(runtime);
-    }
-
-    /// The runtime of the latest caller.
-    pub(super) fn last_runtime(&self) -> Option<Handle> {
-        self.runtimes.last().cloned()
     }
 }

@@ -231,23 +231,20 @@ impl QueueClient {
         self.read(|state| state.permits.is_valid(hold, now()))
     }
 
-    /// Returns how the permit was lost, if it was.
-    pub(crate) fn lost(self: &Arc<Self>, hold: Hold) -> Option<ErrorKind> {
+    /// Returns when the permit of a mutex is lost unless it is confirmed before, `None` for other permits. The error is how
+    /// it was lost.
+    pub(crate) fn expiry(self: &Arc<Self>, hold: Hold) -> Result<Option<Instant>, ErrorKind> {
         let now = now();
         let mut inner = self.lock();
         // The driver may not have noticed a passed deadline yet.
         let effects = inner.state.expire(now);
-        let lost = inner.state.permits.lost(hold);
+        let permits = &inner.state.permits;
+        let expiry = permits.lost(hold).map_or(Ok(permits.expiry(hold)), Err);
         if !effects.lost.is_empty() {
             self.follow_up(inner, now);
             self.deliver(effects);
         }
-        lost
-    }
-
-    /// When the permit of a mutex is lost unless it is confirmed before. `None` for other permits.
-    pub(crate) fn expiry(&self, hold: Hold) -> Option<Instant> {
-        self.read(|state| state.permits.expiry(hold))
+        expiry
     }
 
     /// Returns the fencing token of a permit that is held.

@@ -143,10 +143,7 @@ impl Handoff {
     /// would only show its ticket to other nodes, which is not urgent as long as that is so.
     #[inline]
     fn has_every_permit(&self, limit: u32, in_use_here: usize, now: Instant) -> bool {
-        self.shortcuts.hand_off
-            && self.is_alone(now)
-            && self.fits(limit, in_use_here)
-            && in_use_here as u64 >= u64::from(limit)
-            && self.in_use == Some(in_use_here as u64)
+        let (limit, here) = (u64::from(limit), in_use_here as u64);
+        self.shortcuts.hand_off && self.is_alone(now) && here == limit && self.in_use == Some(here)
     }
 }

@@ -30,7 +30,7 @@ pub(crate) type Answer = oneshot::Sender<bool>;
 pub(crate) type Answered = (Answer, Option<bool>);
 
 #[derive(Debug)]
-struct Release {
+pub(super) struct Release {
     /// When a call carried it for the first time. From then on it cannot be withdrawn.
     sent_since: Option<Instant>,
     /// Another call has carried it since.
@@ -74,37 +74,36 @@ impl Releases {
     }
 
     /// Releases a ticket.
-    pub(crate) fn add(&mut self, ticket: u64, held_until: Option<Instant>, answer: Option<Answer>) {
-        let release = Release {
+    pub(super) fn add(
+        &mut self,
+        ticket: u64,
+        held_until: Option<Instant>,
+        answer: Option<Answer>,
+    ) -> &mut Release {
+        self.at_once = true;
+        self.all.entry(ticket).or_insert(Release {
             sent_since: None,
             repeated: false,
             held_until,
             entry: None,
             answer,
-        };
-        self.all.entry(ticket).or_insert(release);
-        self.at_once = true;
+        })
     }
 
     /// Releases a ticket that the backend has granted without need. An earlier release of it had no effect.
     pub(crate) fn add_again(&mut self, ticket: u64) {
-        self.add(ticket, None, None);
-        if let Some(release) = self.all.get_mut(&ticket) {
-            release.repeated |= release.sent_since.take().is_some();
-            release.entry = None;
-        }
+        let release = self.add(ticket, None, None);
+        release.repeated |= release.sent_since.take().is_some();
+        release.entry = None;
     }
 
     /// Releases the ticket of a removed waiter if the backend may know it: at once, or with any call until `by`.
     pub(crate) fn add_removed(&mut self, ticket: Ticket, by: Option<Instant>) {
         if ticket.entry.is_some() {
             let at_once = self.at_once || by.is_none();
-            self.add(ticket.number, None, None);
+            self.add(ticket.number, None, None).entry = ticket.entry;
             self.at_once = at_once;
             self.by = self.by.or(by);
-            if let Some(release) = self.all.get_mut(&ticket.number) {
-                release.entry = ticket.entry;
-            }
         }
     }
 
@@ -118,9 +117,8 @@ impl Releases {
 
     /// Notes that the backend has queued a ticket after its waiter was removed.
     pub(crate) fn confirm_queued(&mut self, ticket: u64) {
-        if let Some(release) = self.all.get_mut(&ticket)
-            && let Some(entry) = &mut release.entry
-        {
+        let release = self.all.get_mut(&ticket);
+        if let Some(entry) = release.and_then(|release| release.entry.as_mut()) {
             entry.queued = true;
         }
     }

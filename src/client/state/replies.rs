@@ -65,7 +65,7 @@ impl<C> State<C> {
         }
         self.poll_at = (outcome.poll_after).map(|after| now + after.min(self.lease));
         // Tickets of waiters that were removed while the call was in flight were still queued.
-        let ours = self.waiters.queued() + self.permits.releases.queued();
+        let ours = self.waiters.queued + self.permits.releases.queued();
         self.handoff.observe(outcome, ours, self.limit, now);
         if outcome.queued > 0 {
             self.permits.end_all_lingering();
@@ -141,11 +141,9 @@ impl<C> State<C> {
         if self.permits.is_stale(sent, now) {
             return self.confirm_or_release(ticket);
         }
-        let next = match self.tries.remove(ticket) {
-            None if self.waiters.has_ticket(ticket) => self.waiters.grant(ticket),
-            None => self.reassign(ticket),
-            removed => removed,
-        };
+        let next = (self.tries.remove(ticket))
+            .or_else(|| self.waiters.grant(ticket))
+            .or_else(|| self.reassign(ticket));
         if let Some(next) = next {
             self.stats.granted += 1;
             let hold = self.permits.hold(grant, sent, now, next.terms);

@@ -21,7 +21,7 @@ pub(crate) struct Waiters<C> {
     /// Earlier waiters with a ticket that has to be sent again.
     again: BTreeSet<u64>,
     /// How many of the tickets are confirmed to be queued.
-    queued: usize,
+    pub(super) queued: usize,
 }
 
 #[derive(Debug)]
@@ -96,11 +96,7 @@ impl<C> Waiters<C> {
         self.by_arrival.is_empty()
     }
 
-    /// How many of the tickets are confirmed to be queued.
-    pub(crate) fn queued(&self) -> usize {
-        self.queued
-    }
-
+    #[cfg(test)]
     pub(crate) fn has_ticket(&self, ticket: u64) -> bool {
         self.owner(ticket).is_some()
     }
@@ -166,6 +162,7 @@ impl<C> Waiters<C> {
     }
 
     /// Removes the oldest waiter, which gets the granted `ticket`. The waiter of that ticket gets the oldest one's ticket.
+    /// `None` if the ticket has no waiter.
     pub(crate) fn grant(&mut self, ticket: u64) -> Option<Waiter<C>> {
         let owner = self.owner(ticket)?;
         let (oldest, served) = self.by_arrival.pop_first()?;

@@ -104,6 +104,37 @@ async fn a_permit_that_no_caller_received_is_released_once() {
     }
 }
 
+#[test]
+fn waits_that_are_cancelled_while_they_are_served_leave_no_permit() {
+    let runtime = Builder::new_multi_thread().enable_all().build().unwrap();
+    let permits = Coordinator::new(Memory::new());
+    let semaphore = permits.semaphore("test", 2).unwrap();
+    let mut tasks = Vec::new();
+    for n in 0..16_u32 {
+        let semaphore = semaphore.clone();
+        tasks.push(runtime.spawn(async move {
+            for round in 0..300 {
+                let mut acquire = semaphore.acquire_with(&wait(n % 4 > 0));
+                for _ in 0..(round % 7) {
+                    if poll!(&mut acquire).is_ready() {
+                        break;
+                    }
+                    tokio::task::yield_now().await;
+                }
+            }
+        }));
+    }
+    runtime.block_on(async {
+        for task in tasks {
+            timeout(60 * SECOND, task).await.unwrap().unwrap();
+        }
+        timeout(10 * SECOND, permits.flush()).await.unwrap();
+        assert_eq!(permits.inspect("test").await.unwrap().in_use, 0);
+    });
+    let stats = semaphore.stats();
+    assert_eq!((stats.in_use, stats.waiting, stats.lost), (0, 0, 0));
+}
+
 /// Calls back when it is woken or dropped.
 struct CallsBack(crate::Semaphore);
 

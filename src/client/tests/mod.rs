@@ -15,7 +15,7 @@ use super::state::{Effects, Plan, State, Tickets};
 use tokio::time::Instant;
 
 impl Client {
-    /// How many names this process knows.
+    /// Returns how many names have state in this process.
     pub(crate) fn names(&self) -> usize {
         lock(&self.by_queue).len()
     }
