@@ -61,8 +61,12 @@ impl Acquire {
     fn poll_result(&mut self, cx: &mut Context<'_>) -> Poll<Result<Permit, Error>> {
         loop {
             if let Poll::Ready(result) = Pin::new(&mut self.receiver).poll(cx) {
-                let hold = result.unwrap_or_else(|_| Err(self.timed_out()))?;
-                return Poll::Ready(Ok(Permit::new(Arc::clone(&self.queue_client), hold)));
+                let hold = match result {
+                    Ok(result) => result?.receive(),
+                    Err(_) => None,
+                };
+                let permit = |hold| Permit::new(Arc::clone(&self.queue_client), hold);
+                return Poll::Ready(hold.map(permit).ok_or_else(|| self.timed_out()));
             }
             if self.ends.is_none() && self.queue_client.is_driven_here() {
                 // A driver on this runtime does not stop as long as this task runs.
@@ -140,14 +144,10 @@ impl Future for Acquire {
 impl Drop for Acquire {
     fn drop(&mut self) {
         if !self.is_over {
-            // From now on a permit that is sent is released by its sender.
-            self.receiver.close();
             self.queue_client.give_up(self.waiter, false);
+            // A result that arrived before is in the channel: a permit is released, and an error is the outcome.
             let result = self.receiver.try_recv();
-            if let Ok(Ok(hold)) = result {
-                self.queue_client.drop_guard(hold, None);
-            }
-            self.end_span(match result {
+            self.end_span(match &result {
                 Ok(Err(error)) => error.kind().as_str(),
                 _ => "cancelled",
             });

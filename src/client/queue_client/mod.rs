@@ -56,10 +56,17 @@ pub(crate) struct Wait {
     pub(crate) terms: Terms,
 }
 
-/// The sender of a wait's result. If the receiver is closed, a granted permit is released.
-type Caller = oneshot::Sender<Result<Hold, Error>>;
-/// The caller's end of a wait. Close it before it is dropped, and release a permit that was sent before that.
-pub(crate) type Receiver = oneshot::Receiver<Result<Hold, Error>>;
+/// The sender of a wait's result, and the caller's end.
+type Caller = oneshot::Sender<Result<Granted, Error>>;
+pub(crate) type Receiver = oneshot::Receiver<Result<Granted, Error>>;
+
+/// A granted permit on its way to the caller. Dropping it releases the permit, also if a waker of the application panics
+/// while the channel is read.
+#[derive(Debug)]
+pub(crate) struct Granted {
+    queue_client: Arc<QueueClient>,
+    hold: Option<Hold>,
+}
 
 // === impl QueueClient ===
 
@@ -153,7 +160,7 @@ impl QueueClient {
             None if wait.queue => inner.state.join(ticket, now, wait.terms, caller),
             None => inner.state.join_try(ticket, now, wait.terms, caller),
             // It wakes no task, since the receiver is not polled yet.
-            Some(result) => drop(caller.send(result)),
+            Some(result) => drop(caller.send(result.map(|hold| self.granted(hold)))),
         }
         self.follow_up(guard, now);
         (ticket, receiver)
@@ -400,6 +407,13 @@ impl QueueClient {
         }
     }
 
+    fn granted(self: &Arc<Self>, hold: Hold) -> Granted {
+        Granted {
+            queue_client: Arc::clone(self),
+            hold: Some(hold),
+        }
+    }
+
     /// Passes the effects of an event to callers. Not under the lock: a permit is released here if its caller was dropped.
     fn deliver(self: &Arc<Self>, effects: Effects<Caller>) {
         for (hold, why) in &effects.lost {
@@ -420,11 +434,8 @@ impl QueueClient {
             caught(|| lost.notify_waiters());
         }
         for (caller, hold) in effects.next.into_iter().chain(effects.granted) {
-            caught(|| {
-                if caller.send(Ok(hold)).is_err() {
-                    self.drop_guard(hold, None);
-                }
-            });
+            let granted = self.granted(hold);
+            caught(|| drop(caller.send(Ok(granted))));
         }
         for (caller, error) in effects.refused {
             caught(|| drop(caller.send(Err(error))));
@@ -451,6 +462,23 @@ impl fmt::Debug for QueueClient {
             .field("queue", &self.queue)
             .field("stats", &self.stats())
             .finish_non_exhaustive()
+    }
+}
+
+// === impl Granted ===
+
+impl Granted {
+    /// Returns the hold to its caller, which drops the guard from now on.
+    pub(crate) fn receive(mut self) -> Option<Hold> {
+        self.hold.take()
+    }
+}
+
+impl Drop for Granted {
+    fn drop(&mut self) {
+        if let Some(hold) = self.hold.take() {
+            self.queue_client.drop_guard(hold, None);
+        }
     }
 }
 
