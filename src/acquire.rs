@@ -26,23 +26,24 @@ pub(crate) struct Acquire {
     ends: Option<Instant>,
     /// Made at the first poll that finds no result, if one is needed.
     timer: Option<Pin<Box<Sleep>>>,
-    span: WaitSpan,
+    span: Span,
+    /// When it began, if the span is enabled.
+    since: Option<Instant>,
     /// The result was returned.
     is_over: bool,
-}
-
-/// The span of a wait, with its beginning if the span is enabled.
-#[derive(Debug)]
-struct WaitSpan {
-    span: Span,
-    since: Option<Instant>,
 }
 
 // === impl Acquire ===
 
 impl Acquire {
     pub(crate) fn new(queue_client: &Arc<QueueClient>, wait: &Wait) -> Self {
-        let span = WaitSpan::new(queue_client);
+        let span = tracing::info_span!(
+            "permit.wait",
+            name = %queue_client.queue(),
+            outcome = field::Empty,
+            waited_ms = field::Empty,
+        );
+        let since = (!span.is_disabled()).then(now);
         let ends = wait.timeout.map(|timeout| later(now(), timeout));
         let (waiter, receiver) = queue_client.join(wait);
         Self {
@@ -52,6 +53,7 @@ impl Acquire {
             ends,
             timer: None,
             span,
+            since,
             is_over: false,
         }
     }
@@ -110,6 +112,16 @@ impl Acquire {
         };
         Error::new(ErrorKind::WaitTimeout, message)
     }
+
+    fn end_span(&self, outcome: &str) {
+        let Some(since) = self.since else {
+            return;
+        };
+        self.span.record("outcome", outcome);
+        let waited = now().saturating_duration_since(since);
+        let waited = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
+        self.span.record("waited_ms", waited);
+    }
 }
 
 impl Future for Acquire {
@@ -121,7 +133,7 @@ impl Future for Acquire {
         }
         let result = ready!(self.poll_result(cx));
         self.is_over = true;
-        self.span.end(match &result {
+        self.end_span(match &result {
             Ok(_) => "granted",
             Err(error) => error.kind().as_str(),
         });
@@ -132,34 +144,13 @@ impl Future for Acquire {
 impl Drop for Acquire {
     fn drop(&mut self) {
         if !self.is_over {
-            // If it was served already, the permit is in the channel and is released with it.
             self.queue_client.give_up(self.waiter, false);
-            self.span.end("cancelled");
+            // A result that arrived before is in the channel: a permit is released, and an error is the outcome.
+            let result = self.receiver.try_recv();
+            self.end_span(match &result {
+                Ok(Err(error)) => error.kind().as_str(),
+                _ => "cancelled",
+            });
         }
-    }
-}
-
-// === impl WaitSpan ===
-
-impl WaitSpan {
-    fn new(queue_client: &QueueClient) -> Self {
-        let span = tracing::info_span!(
-            "permit.wait",
-            name = %queue_client.queue(),
-            outcome = field::Empty,
-            waited_ms = field::Empty,
-        );
-        let since = (!span.is_disabled()).then(now);
-        Self { span, since }
-    }
-
-    fn end(&self, outcome: &str) {
-        let Some(since) = self.since else {
-            return;
-        };
-        self.span.record("outcome", outcome);
-        let waited = now().saturating_duration_since(since);
-        let waited = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
-        self.span.record("waited_ms", waited);
     }
 }

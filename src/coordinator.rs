@@ -242,7 +242,7 @@ impl Coordinator {
 
     /// Returns the name of this node as [`inspect`](Self::inspect) shows it: `host-pid-random`.
     pub fn node(&self) -> &str {
-        self.client.node().as_str()
+        self.client.node.as_str()
     }
 
     /// Returns the held and the queued tickets of the semaphore with this name, over all processes.

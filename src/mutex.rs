@@ -2,7 +2,7 @@
 
 use crate::acquire::Acquire;
 use crate::backend::Inspection;
-use crate::client::{QueueClient, Wait};
+use crate::client::{QueueClient, Terms, Wait};
 use crate::error::{Error, ErrorKind};
 use crate::permit::Permit;
 use crate::semaphore::MAX_WAITING;
@@ -96,8 +96,8 @@ impl Mutex {
     ///
     /// # Errors
     ///
-    /// As [`lock`](Self::lock), and [`WaitTimeout`](ErrorKind::WaitTimeout). Its message says if this process holds the
-    /// lock itself.
+    /// As [`lock`](Self::lock), and [`WaitTimeout`](ErrorKind::WaitTimeout). Its message states whether this process holds
+    /// the lock itself.
     ///
     /// # Cancel safety
     ///
@@ -154,8 +154,7 @@ impl Mutex {
                 queue,
                 timeout: remaining(timeout, start),
                 max_waiting: MAX_WAITING,
-                max_hold: None,
-                reserve: None,
+                terms: Terms::default(),
             };
             let permit = Acquire::new(&self.queue_client, &wait).await?;
             if let Some(guard) = MutexGuard::new(permit) {

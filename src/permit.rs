@@ -230,12 +230,13 @@ impl Future for LossFuture {
         *this.check |= this.expires.is_some_and(|at| at <= clock::now());
         loop {
             if std::mem::take(this.check) {
-                if let Some(kind) = this.queue_client.lost(*this.hold) {
-                    return Poll::Ready(error(kind));
+                match this.queue_client.expiry(*this.hold) {
+                    Ok(expiry) => {
+                        *this.timer = expiry.and_then(clock::timer);
+                        *this.expires = expiry;
+                    }
+                    Err(kind) => return Poll::Ready(error(kind)),
                 }
-                let expiry = this.queue_client.expiry(*this.hold);
-                *this.timer = expiry.and_then(clock::timer);
-                *this.expires = expiry;
             }
             if this.next_loss.as_mut().poll(cx).is_ready() {
                 this.next_loss.set(this.queue_client.next_loss());

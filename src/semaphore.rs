@@ -84,7 +84,7 @@ impl Semaphore {
 
     /// Returns this process's limit.
     pub fn limit(&self) -> u32 {
-        self.queue_client.limit()
+        self.queue_client.stats().limit
     }
 
     /// Sets this process's limit for this name. A lower limit evicts no holder: no permit is granted until fewer than the
@@ -169,10 +169,7 @@ impl Semaphore {
     async fn acquire_lingering(&self) -> Option<Permit> {
         // A task that acquires permits in a loop and never waits must yield to other tasks.
         coop::consume_budget().await;
-        self.take_lingering(Terms {
-            reserve: None,
-            max_hold: self.max_hold,
-        })
+        self.take_lingering(self.terms())
     }
 
     /// The wait of [`acquire`](Self::acquire).
@@ -181,8 +178,15 @@ impl Semaphore {
             queue: true,
             timeout: None,
             max_waiting: self.max_waiting,
-            max_hold: self.max_hold,
+            terms: self.terms(),
+        }
+    }
+
+    #[inline]
+    fn terms(&self) -> Terms {
+        Terms {
             reserve: None,
+            max_hold: self.max_hold,
         }
     }
 

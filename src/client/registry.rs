@@ -24,7 +24,7 @@ const LONGEST_RETRY: Duration = Duration::from_secs(1);
 /// What all names of one coordinator share.
 pub(crate) struct Client {
     pub(super) session: Arc<dyn Session>,
-    pub(super) node: Node,
+    pub(crate) node: Node,
     pub(super) lease: Duration,
     pub(super) shortcuts: Shortcuts,
     pub(super) call_timeout: Duration,
@@ -99,10 +99,6 @@ impl Client {
 
     pub(crate) fn capabilities(&self) -> Capabilities {
         self.session.capabilities()
-    }
-
-    pub(crate) fn node(&self) -> &Node {
-        &self.node
     }
 
     pub(crate) async fn check(&self) -> Result<(), Error> {

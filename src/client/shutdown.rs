@@ -40,9 +40,8 @@ impl Client {
             name.update(|state, _| state.stop_lingering());
         }
         let _ = tokio::time::timeout(within, self.until(|| self.busy().is_empty())).await;
-        let names = self.all();
-        let taken_back = names.iter().map(|name| name.close(&shutting_down())).sum();
-        drop(names);
+        let close = |name: &Arc<QueueClient>| name.close(&shutting_down());
+        let taken_back = self.all().iter().map(close).sum();
         tokio::select! {
             () = self.until(|| self.busy().is_empty()) => {}
             () = self.without_answers() => {}

@@ -128,8 +128,10 @@ impl Settings {
             queue: self.queue,
             timeout: Some(self.wait_timeout.min(MAX_DURATION)),
             max_waiting: self.max_waiting,
-            max_hold: Some(self.max_hold.min(MAX_DURATION)),
-            reserve: Some(reserve.min(MAX_DURATION)),
+            terms: Terms {
+                reserve: Some(reserve.min(MAX_DURATION)),
+                max_hold: Some(self.max_hold.min(MAX_DURATION)),
+            },
         }
     }
 }

@@ -179,7 +179,7 @@ impl Client {
         let ended = shared.slot.runtime().is_none();
         let runtime = match self.work.pinned.runtime() {
             Ok(Some(runtime)) => Some(runtime),
-            Ok(None) => here.or_else(|| shared.slot.last_runtime().filter(|_| ended)),
+            Ok(None) => here.or_else(|| shared.slot.runtimes.last().cloned().filter(|_| ended)),
             Err(_) => None,
         };
         self.start_driver(shared, runtime, now)

@@ -29,16 +29,10 @@ pub(crate) enum Placement {
 #[derive(Debug, Default)]
 pub(in crate::client) struct Pinned {
     placement: Placement,
-    thread: Mutex<Option<DedicatedThread>>,
+    /// The runtime of the dedicated thread, which ends when the sender is dropped.
+    thread: Mutex<Option<(Handle, oneshot::Sender<()>)>>,
     /// The runtime has ended.
     ended: AtomicBool,
-}
-
-#[derive(Debug)]
-struct DedicatedThread {
-    runtime: Handle,
-    /// The thread ends when this is dropped.
-    _stop: oneshot::Sender<()>,
 }
 
 /// The current driver of a coordinator.
@@ -54,7 +48,7 @@ pub(super) struct DriverSlot {
     pub(super) wake: Arc<Notify>,
     runtime: Option<Id>,
     /// The runtimes of the latest callers, the latest one last: when the driver's own ends, it moves to one of them.
-    runtimes: Vec<Handle>,
+    pub(super) runtimes: Vec<Handle>,
 }
 
 // === impl Pinned ===
@@ -95,46 +89,39 @@ impl Pinned {
 
     fn dedicated_thread(&self) -> Result<Handle, Error> {
         let mut thread = lock(&self.thread);
-        if let Some(thread) = &*thread {
-            return Ok(thread.runtime.clone());
+        if let Some((runtime, _)) = &*thread {
+            return Ok(runtime.clone());
         }
-        let started = DedicatedThread::start().map_err(|error| {
+        let (runtime, stop) = start_thread().map_err(|error| {
             Error::with_source(
                 ErrorKind::NoRuntime,
                 format!("the dedicated thread cannot be started: {error}"),
                 error,
             )
         })?;
-        let runtime = started.runtime.clone();
-        *thread = Some(started);
+        *thread = Some((runtime.clone(), stop));
         Ok(runtime)
     }
 }
 
-// === impl DedicatedThread ===
-
-impl DedicatedThread {
-    fn start() -> std::io::Result<Self> {
-        let (stop, stopped) = oneshot::channel::<()>();
-        let (started, runtime) = std::sync::mpsc::sync_channel(1);
-        let thread = std::thread::Builder::new().name("tower-permit".to_owned());
-        // The runtime is made and dropped there, since a runtime must not be dropped on a thread of another one.
-        thread.spawn(move || {
-            let made = Builder::new_current_thread().enable_all().build();
-            let handle = made.as_ref().map(|runtime| runtime.handle().clone());
-            let _ = started.send(handle.map_err(|error| error.kind()));
-            if let Ok(runtime) = made {
-                let _ = runtime.block_on(stopped);
-                // Tasks that are left must not delay the end of the thread.
-                runtime.shutdown_background();
-            }
-        })?;
-        let runtime = runtime.recv().map_err(std::io::Error::other)??;
-        Ok(Self {
-            runtime,
-            _stop: stop,
-        })
-    }
+/// Starts a thread with its own runtime. It ends when the sender is dropped.
+fn start_thread() -> std::io::Result<(Handle, oneshot::Sender<()>)> {
+    let (stop, stopped) = oneshot::channel::<()>();
+    let (started, runtime) = std::sync::mpsc::sync_channel(1);
+    let thread = std::thread::Builder::new().name("tower-permit".to_owned());
+    // The runtime is made and dropped there, since a runtime must not be dropped on a thread of another one.
+    thread.spawn(move || {
+        let made = Builder::new_current_thread().enable_all().build();
+        let handle = made.as_ref().map(|runtime| runtime.handle().clone());
+        let _ = started.send(handle.map_err(|error| error.kind()));
+        if let Ok(runtime) = made {
+            let _ = runtime.block_on(stopped);
+            // Tasks that are left must not delay the end of the thread.
+            runtime.shutdown_background();
+        }
+    })?;
+    let runtime = runtime.recv().map_err(std::io::Error::other)??;
+    Ok((runtime, stop))
 }
 
 // === impl DriverSlot ===
@@ -190,10 +177,5 @@ impl DriverSlot {
             self.runtimes.remove(0);
         }
         self.runtimes.push(runtime);
-    }
-
-    /// The runtime of the latest caller.
-    pub(super) fn last_runtime(&self) -> Option<Handle> {
-        self.runtimes.last().cloned()
     }
 }

@@ -178,7 +178,12 @@ impl Drop for Driver {
         let pinned = client.work.pinned.is_pinned();
         if !pinned && !panicked {
             // Its runtime has ended before its work was done. If the next runtime has ended too, its driver gets here again.
-            let another = shared.slot.last_runtime().filter(|_| !shared.is_idle());
+            let another = shared
+                .slot
+                .runtimes
+                .last()
+                .filter(|_| !shared.is_idle())
+                .cloned();
             let start = client.start_driver(&mut shared, another, now());
             drop(shared);
             return start.run();

@@ -53,17 +53,15 @@ pub(crate) struct Wait {
     pub(crate) timeout: Option<Duration>,
     /// Be refused if this many callers wait here already.
     pub(crate) max_waiting: usize,
-    /// The permit is released after this time.
-    pub(crate) max_hold: Option<Duration>,
-    /// The permit is released unless it is claimed within this time of its grant.
-    pub(crate) reserve: Option<Duration>,
+    pub(crate) terms: Terms,
 }
 
-/// The caller's end of a wait.
+/// The sender of a wait's result, and the caller's end.
 type Caller = oneshot::Sender<Result<Granted, Error>>;
 pub(crate) type Receiver = oneshot::Receiver<Result<Granted, Error>>;
 
-/// A granted permit on its way to the caller. Dropping it releases the permit.
+/// A granted permit on its way to the caller. Dropping it releases the permit, also if a waker of the application panics
+/// while the channel is read.
 #[derive(Debug)]
 pub(crate) struct Granted {
     queue_client: Arc<QueueClient>,
@@ -98,10 +96,6 @@ impl QueueClient {
 
     pub(crate) fn is_of(&self, client: &Arc<Client>) -> bool {
         Arc::ptr_eq(&self.client, client)
-    }
-
-    pub(crate) fn limit(&self) -> u32 {
-        self.read(|state| state.limit)
     }
 
     pub(crate) fn set_limit(self: &Arc<Self>, limit: u32) -> Result<(), Error> {
@@ -157,17 +151,14 @@ impl QueueClient {
     /// Adds a caller. Returns its number as a waiter and the receiver of the result, which may be there already.
     pub(crate) fn join(self: &Arc<Self>, wait: &Wait) -> (u64, Receiver) {
         let (caller, receiver) = oneshot::channel();
-        let terms = Terms {
-            reserve: wait.reserve,
-            max_hold: wait.max_hold,
-        };
-        let ticket = self.client.next_number();
         let mut guard = self.lock();
         let inner = &mut *guard;
         let now = self.time(inner);
-        match self.admit(inner, wait, terms, now).transpose() {
-            None if wait.queue => inner.state.join(ticket, now, terms, caller),
-            None => inner.state.join_try(ticket, now, terms, caller),
+        // Numbered under the lock: waiters are sent and served in the order of their numbers.
+        let ticket = self.client.next_number();
+        match self.admit(inner, wait, now).transpose() {
+            None if wait.queue => inner.state.join(ticket, now, wait.terms, caller),
+            None => inner.state.join_try(ticket, now, wait.terms, caller),
             // It wakes no task, since the receiver is not polled yet.
             Some(result) => drop(caller.send(result.map(|hold| self.granted(hold)))),
         }
@@ -176,13 +167,7 @@ impl QueueClient {
     }
 
     /// Decides whether a caller may wait or try: `None`. It may get a lingering permit instead.
-    fn admit(
-        &self,
-        inner: &mut Inner,
-        wait: &Wait,
-        terms: Terms,
-        now: Instant,
-    ) -> Result<Option<Hold>, Error> {
+    fn admit(&self, inner: &mut Inner, wait: &Wait, now: Instant) -> Result<Option<Hold>, Error> {
         let Inner {
             state, failures, ..
         } = inner;
@@ -208,7 +193,7 @@ impl QueueClient {
             return Err(outage);
         }
         // A permit may have begun to linger since the caller last checked.
-        if let Some(hold) = state.acquire_lingering(terms, now) {
+        if let Some(hold) = state.acquire_lingering(wait.terms, now) {
             return Ok(Some(hold));
         }
         if !wait.queue && !state.waiters.is_empty() {
@@ -253,23 +238,20 @@ impl QueueClient {
         self.read(|state| state.permits.is_valid(hold, now()))
     }
 
-    /// Returns how the permit was lost, if it was.
-    pub(crate) fn lost(self: &Arc<Self>, hold: Hold) -> Option<ErrorKind> {
+    /// Returns when the permit of a mutex is lost unless it is confirmed before, `None` for other permits. The error is how
+    /// it was lost.
+    pub(crate) fn expiry(self: &Arc<Self>, hold: Hold) -> Result<Option<Instant>, ErrorKind> {
         let now = now();
         let mut inner = self.lock();
         // The driver may not have noticed a passed deadline yet.
         let effects = inner.state.expire(now);
-        let lost = inner.state.permits.lost(hold);
+        let permits = &inner.state.permits;
+        let expiry = permits.lost(hold).map_or(Ok(permits.expiry(hold)), Err);
         if !effects.lost.is_empty() {
             self.follow_up(inner, now);
             self.deliver(effects);
         }
-        lost
-    }
-
-    /// When the permit of a mutex is lost unless it is confirmed before. `None` for other permits.
-    pub(crate) fn expiry(&self, hold: Hold) -> Option<Instant> {
-        self.read(|state| state.permits.expiry(hold))
+        expiry
     }
 
     /// Returns the fencing token of a permit that is held.

@@ -30,7 +30,7 @@ pub(crate) struct Shortcuts {
 /// Which shortcuts are allowed now.
 #[derive(Debug)]
 pub(crate) struct Handoff {
-    shortcuts: Shortcuts,
+    pub(super) shortcuts: Shortcuts,
     /// Until then it counts that the last reply showed no ticket queued elsewhere.
     alone_until: Option<Instant>,
     /// Until then it counts that the last reply showed no free permit and a ticket queued elsewhere.
@@ -91,17 +91,17 @@ impl Handoff {
 
     // --- hand-off ---
 
-    /// Whether a released permit may pass to a waiter here.
+    /// Whether this permit may pass to a waiter here: it was handed off few times, or no ticket is queued elsewhere.
     #[inline]
-    pub(crate) fn is_allowed(&self, limit: u32, in_use_here: usize) -> bool {
-        self.shortcuts.hand_off && self.fits(limit, in_use_here)
-    }
-
-    /// Whether this permit may: it was handed off few times, or no ticket is queued elsewhere.
-    #[inline]
-    pub(super) fn may_hand_off(&self, permit: &Held, now: Instant) -> bool {
+    pub(super) fn may_hand_off(
+        &self,
+        permit: &Held,
+        limit: u32,
+        in_use_here: usize,
+        now: Instant,
+    ) -> bool {
         let may = permit.hold.handoffs < MAX_HANDOFFS && now < permit.granted_at + MAX_HANDOFF_TIME;
-        may || self.is_alone(now)
+        self.shortcuts.hand_off && self.fits(limit, in_use_here) && (may || self.is_alone(now))
     }
 
     // --- lingering ---
@@ -119,11 +119,6 @@ impl Handoff {
             && self.is_alone(now)
             && self.fits(limit, in_use_here);
         may.then(|| now + self.shortcuts.linger)
-    }
-
-    /// From now on nothing lingers.
-    pub(crate) fn stop_lingering(&mut self) {
-        self.shortcuts.linger = Duration::ZERO;
     }
 
     // --- when the tickets of new waiters are sent ---
@@ -148,10 +143,7 @@ impl Handoff {
     /// would only show its ticket to other nodes, which is not urgent as long as that is so.
     #[inline]
     fn has_every_permit(&self, limit: u32, in_use_here: usize, now: Instant) -> bool {
-        self.shortcuts.hand_off
-            && self.is_alone(now)
-            && self.fits(limit, in_use_here)
-            && in_use_here as u64 >= u64::from(limit)
-            && self.in_use == Some(in_use_here as u64)
+        let (limit, here) = (u64::from(limit), in_use_here as u64);
+        self.shortcuts.hand_off && self.is_alone(now) && here == limit && self.in_use == Some(here)
     }
 }

@@ -162,7 +162,8 @@ impl<C> State<C> {
     pub(crate) fn give_up(&mut self, waiter: u64) -> Option<C> {
         let removed = self.tries.remove(waiter);
         let removed = removed.or_else(|| self.waiters.remove(waiter))?;
-        Some(self.permits.releases.add_removed(removed, None))
+        self.permits.releases.add_removed(removed.ticket, None);
+        Some(removed.caller)
     }
 
     pub(crate) fn set_limit(&mut self, limit: u32) {
@@ -198,19 +199,19 @@ impl<C> State<C> {
 
     /// Drops the last guard of a permit, and passes it to the oldest waiter here, if that is allowed.
     fn hand_off(&mut self, hold: Hold, now: Instant) -> Option<(C, Hold)> {
-        if self.waiters.is_empty() || !self.handoff.is_allowed(self.limit, self.permits.in_use()) {
+        if self.waiters.is_empty() {
             return None;
         }
-        let permit = self.permits.may_hand_off(hold, now)?;
-        if !self.handoff.may_hand_off(permit, now) {
+        let (permit, in_use) = (self.permits.may_hand_off(hold, now)?, self.permits.in_use());
+        if !(self.handoff).may_hand_off(permit, self.limit, in_use, now) {
             return None;
         }
-        let removed = self.waiters.remove_oldest()?;
-        let held = (self.permits).hand_off(hold.ticket, now, removed.terms)?;
+        let next = self.waiters.remove_oldest()?;
+        let held = (self.permits).hand_off(hold.ticket, now, next.terms)?;
         let latest = now + LATEST_RELEASE;
-        let next = self.permits.releases.add_removed(removed, Some(latest));
+        (self.permits.releases).add_removed(next.ticket, Some(latest));
         self.stats.granted += 1;
-        Some((next, held))
+        Some((next.caller, held))
     }
 
     /// Drops a guard if its permit may linger, and returns until when: the short path of a release.
@@ -238,7 +239,7 @@ impl<C> State<C> {
 
     /// Releases what lingers, and lets nothing linger from now on.
     pub(crate) fn stop_lingering(&mut self) {
-        self.handoff.stop_lingering();
+        self.handoff.shortcuts.linger = Duration::ZERO;
         self.permits.end_all_lingering();
     }
 

@@ -23,7 +23,7 @@ const TOKENS_PER_GRANT: u64 = 1024;
 /// The terms of a permit.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Terms {
-    /// Released unless it is claimed within this time.
+    /// Released unless it is claimed within this time of its grant.
     pub(crate) reserve: Option<Duration>,
     /// Released after this time.
     pub(crate) max_hold: Option<Duration>,
@@ -47,19 +47,15 @@ pub(super) struct Held {
     pub(super) deadline: Instant,
     /// How many guards share it. Dropping the last one releases it.
     pub(super) guards: usize,
-    reserved: Option<Reserved>,
+    reserve: Option<Duration>,
+    /// When its reservation lapses, unless it is claimed before.
+    lapses: Option<Instant>,
     ends: Option<Instant>,
     /// Its entry in `endings`: at its ending or before. An ending that moves with each request and is hardly ever
     /// reached costs nothing this way.
     pub(super) armed: Option<Instant>,
     /// Set once, and final.
     pub(super) lost: Option<ErrorKind>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Reserved {
-    ttl: Duration,
-    until: Instant,
 }
 
 // === impl Held ===
@@ -78,7 +74,8 @@ impl Held {
             sure_until: sent + (lease - lease / 3),
             deadline: sent + lease,
             guards: 0,
-            reserved: None,
+            reserve: None,
+            lapses: None,
             ends: None,
             armed: None,
             lost: None,
@@ -106,10 +103,8 @@ impl Held {
     #[inline(always)]
     pub(super) fn assign(&mut self, now: Instant, terms: Terms, endings: &mut Endings) {
         self.guards = 1;
-        self.reserved = terms.reserve.map(|ttl| Reserved {
-            ttl,
-            until: later(now, ttl),
-        });
+        self.reserve = terms.reserve;
+        self.lapses = terms.reserve.map(|reserve| later(now, reserve));
         self.ends = terms.max_hold.map(|most| later(now, most));
         self.arm(endings);
     }
@@ -126,21 +121,21 @@ impl Held {
     #[inline]
     pub(super) fn claim(&mut self) {
         // A later ending, if any, remains: it is armed early enough.
-        self.reserved = None;
+        self.lapses = None;
     }
 
     /// Restarts its reservation.
     #[inline]
     pub(super) fn rearm(&mut self, now: Instant) {
         // Later than before: the armed time is still early enough.
-        if let Some(reserved) = &mut self.reserved {
-            reserved.until = later(now, reserved.ttl);
+        if self.lapses.is_some() {
+            self.lapses = self.reserve.map(|reserve| later(now, reserve));
         }
     }
 
     /// Whether the reservation was not claimed in time.
     pub(super) fn has_lapsed(&self, now: Instant) -> bool {
-        self.reserved.is_some_and(|reserved| reserved.until <= now)
+        self.lapses.is_some_and(|at| at <= now)
     }
 
     /// Whether it may pass to another holder when its only guard is dropped.
@@ -162,8 +157,7 @@ impl Held {
         if self.guards == 0 {
             return None;
         }
-        let reserved = self.reserved.map(|reserved| reserved.until);
-        earlier(reserved, self.ends)
+        earlier(self.lapses, self.ends)
     }
 
     /// Makes sure that `endings` has an entry at its ending or before.
@@ -172,14 +166,10 @@ impl Held {
         if let Some(at) = self.ending()
             && self.armed.is_none_or(|armed| at < armed)
         {
-            self.arm_at(at, endings);
+            self.disarm(endings);
+            endings.insert((at, self.hold.ticket));
+            self.armed = Some(at);
         }
-    }
-
-    fn arm_at(&mut self, at: Instant, endings: &mut Endings) {
-        self.disarm(endings);
-        endings.insert((at, self.hold.ticket));
-        self.armed = Some(at);
     }
 
     pub(super) fn disarm(&mut self, endings: &mut Endings) {

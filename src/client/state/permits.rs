@@ -148,29 +148,19 @@ impl Permits {
     /// Releases those that have lingered long enough.
     #[inline]
     pub(crate) fn end_lingering(&mut self, now: Instant) {
-        while self.lingering_ends().is_some_and(|until| until <= now) {
-            self.end_oldest_lingering();
+        while let Some((until, ticket)) = self.lingering.front().copied()
+            && until <= now
+        {
+            self.lingering.pop_front();
+            self.release(ticket, None);
         }
     }
 
     /// Releases all that linger.
     pub(crate) fn end_all_lingering(&mut self) {
-        while !self.lingering.is_empty() {
-            self.end_oldest_lingering();
-        }
-    }
-
-    fn end_oldest_lingering(&mut self) {
-        if let Some((_, ticket)) = self.lingering.pop_front() {
+        while let Some((_, ticket)) = self.lingering.pop_front() {
             self.release(ticket, None);
         }
-    }
-
-    /// Removes a lingering permit from that list. `false` if it does not linger.
-    fn remove_lingering(&mut self, ticket: u64) -> bool {
-        let before = self.lingering.len();
-        self.lingering.retain(|(_, lingers)| *lingers != ticket);
-        self.lingering.len() < before
     }
 
     // --- validity ---
@@ -291,7 +281,9 @@ impl Permits {
 
     /// Marks a permit as lost. `None` if it has no guard, or was lost before.
     pub(crate) fn lose(&mut self, ticket: u64, why: ErrorKind) -> Option<Hold> {
-        if self.remove_lingering(ticket) {
+        let lingering = self.lingering.len();
+        self.lingering.retain(|(_, lingers)| *lingers != ticket);
+        if self.lingering.len() < lingering {
             self.release(ticket, None);
             return None;
         }

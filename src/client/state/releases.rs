@@ -3,7 +3,7 @@
 //! Pure: time is an argument.
 
 use super::permit::earlier;
-use super::waiters::{QueueEntry, Removed};
+use super::waiters::{QueueEntry, Ticket};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -30,7 +30,7 @@ pub(crate) type Answer = oneshot::Sender<bool>;
 pub(crate) type Answered = (Answer, Option<bool>);
 
 #[derive(Debug)]
-struct Release {
+pub(super) struct Release {
     /// When a call carried it for the first time. From then on it cannot be withdrawn.
     sent_since: Option<Instant>,
     /// Another call has carried it since.
@@ -74,40 +74,37 @@ impl Releases {
     }
 
     /// Releases a ticket.
-    pub(crate) fn add(&mut self, ticket: u64, held_until: Option<Instant>, answer: Option<Answer>) {
-        let release = Release {
+    pub(super) fn add(
+        &mut self,
+        ticket: u64,
+        held_until: Option<Instant>,
+        answer: Option<Answer>,
+    ) -> &mut Release {
+        self.at_once = true;
+        self.all.entry(ticket).or_insert(Release {
             sent_since: None,
             repeated: false,
             held_until,
             entry: None,
             answer,
-        };
-        self.all.entry(ticket).or_insert(release);
-        self.at_once = true;
+        })
     }
 
     /// Releases a ticket that the backend has granted without need. An earlier release of it had no effect.
     pub(crate) fn add_again(&mut self, ticket: u64) {
-        self.add(ticket, None, None);
-        if let Some(release) = self.all.get_mut(&ticket) {
-            release.repeated |= release.sent_since.take().is_some();
-            release.entry = None;
-        }
+        let release = self.add(ticket, None, None);
+        release.repeated |= release.sent_since.take().is_some();
+        release.entry = None;
     }
 
-    /// Releases the ticket of a removed waiter if the backend may know it: at once, or with any call until `by`. Returns
-    /// the caller.
-    pub(crate) fn add_removed<C>(&mut self, removed: Removed<C>, by: Option<Instant>) -> C {
-        if removed.entry.is_some() {
+    /// Releases the ticket of a removed waiter if the backend may know it: at once, or with any call until `by`.
+    pub(crate) fn add_removed(&mut self, ticket: Ticket, by: Option<Instant>) {
+        if ticket.entry.is_some() {
             let at_once = self.at_once || by.is_none();
-            self.add(removed.ticket, None, None);
+            self.add(ticket.number, None, None).entry = ticket.entry;
             self.at_once = at_once;
             self.by = self.by.or(by);
-            if let Some(release) = self.all.get_mut(&removed.ticket) {
-                release.entry = removed.entry;
-            }
         }
-        removed.caller
     }
 
     /// How many tickets are still queued, as far as replies have confirmed it: those that no call has released yet.
@@ -120,9 +117,8 @@ impl Releases {
 
     /// Notes that the backend has queued a ticket after its waiter was removed.
     pub(crate) fn confirm_queued(&mut self, ticket: u64) {
-        if let Some(release) = self.all.get_mut(&ticket)
-            && let Some(entry) = &mut release.entry
-        {
+        let release = self.all.get_mut(&ticket);
+        if let Some(entry) = release.and_then(|release| release.entry.as_mut()) {
             entry.queued = true;
         }
     }

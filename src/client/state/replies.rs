@@ -1,8 +1,8 @@
 //! What follows from a reply, a push or a failed call: grants, refusals and losses.
 
 use super::permit::Hold;
-use super::waiters::{QueueEntry, Removed};
-use super::{Effects, State, Terms};
+use super::waiters::{QueueEntry, Waiter};
+use super::{Effects, State};
 use crate::backend::{Grant, Outcome, TicketState};
 use crate::error::{Error, ErrorKind};
 use std::time::Duration;
@@ -65,7 +65,7 @@ impl<C> State<C> {
         }
         self.poll_at = (outcome.poll_after).map(|after| now + after.min(self.lease));
         // Tickets of waiters that were removed while the call was in flight were still queued.
-        let ours = self.waiters.queued() + self.permits.releases.queued();
+        let ours = self.waiters.queued + self.permits.releases.queued();
         self.handoff.observe(outcome, ours, self.limit, now);
         if outcome.queued > 0 {
             self.permits.end_all_lingering();
@@ -141,15 +141,13 @@ impl<C> State<C> {
         if self.permits.is_stale(sent, now) {
             return self.confirm_or_release(ticket);
         }
-        let caller = match self.tries.remove(ticket) {
-            Some(removed) => Some((removed.caller, removed.terms)),
-            None if self.waiters.has_ticket(ticket) => self.waiters.grant(ticket),
-            None => self.reassign(ticket),
-        };
-        if let Some((caller, terms)) = caller {
+        let next = (self.tries.remove(ticket))
+            .or_else(|| self.waiters.grant(ticket))
+            .or_else(|| self.reassign(ticket));
+        if let Some(next) = next {
             self.stats.granted += 1;
-            let hold = self.permits.hold(grant, sent, now, terms);
-            effects.granted.push((caller, hold));
+            let hold = self.permits.hold(grant, sent, now, next.terms);
+            effects.granted.push((next.caller, hold));
         }
     }
 
@@ -160,13 +158,14 @@ impl<C> State<C> {
         }
     }
 
-    /// A ticket without a waiter was granted: the oldest waiter gets it unless its release was sent already; else it is
-    /// released.
-    fn reassign(&mut self, ticket: u64) -> Option<(C, Terms)> {
-        if !self.waiters.is_empty() && self.permits.releases.withdraw(ticket) {
-            let removed = self.waiters.remove_oldest()?;
-            let terms = removed.terms;
-            return Some((self.permits.releases.add_removed(removed, None), terms));
+    /// A ticket without a waiter was granted: it is handed off to the oldest waiter unless its release was sent already;
+    /// else it is released.
+    fn reassign(&mut self, ticket: u64) -> Option<Waiter<C>> {
+        let may = self.handoff.shortcuts.hand_off && !self.waiters.is_empty();
+        if may && self.permits.releases.withdraw(ticket) {
+            let oldest = self.waiters.remove_oldest()?;
+            self.permits.releases.add_removed(oldest.ticket, None);
+            return Some(oldest);
         }
         self.permits.releases.add_again(ticket);
         None
@@ -197,15 +196,15 @@ impl<C> State<C> {
         }
     }
 
-    fn refuse(&mut self, removed: Vec<Removed<C>>, error: &Error) -> Effects<C> {
+    fn refuse(&mut self, removed: Vec<Waiter<C>>, error: &Error) -> Effects<C> {
         let mut effects = Effects::default();
         match error.kind() {
             ErrorKind::Unavailable => self.stats.unavailable += removed.len() as u64,
             _ => self.stats.failed += removed.len() as u64,
         }
         for removed in removed {
-            let caller = self.permits.releases.add_removed(removed, None);
-            effects.refused.push((caller, error.clone()));
+            self.permits.releases.add_removed(removed.ticket, None);
+            effects.refused.push((removed.caller, error.clone()));
         }
         effects
     }

@@ -21,25 +21,25 @@ pub(crate) struct Waiters<C> {
     /// Earlier waiters with a ticket that has to be sent again.
     again: BTreeSet<u64>,
     /// How many of the tickets are confirmed to be queued.
-    queued: usize,
+    pub(super) queued: usize,
 }
 
 #[derive(Debug)]
-struct Waiter<C> {
-    ticket: Ticket,
+pub(crate) struct Waiter<C> {
+    pub(crate) caller: C,
+    pub(crate) terms: Terms,
+    pub(crate) ticket: Ticket,
     since: Instant,
     /// A call that named its ticket was answered.
     answered: bool,
-    terms: Terms,
-    caller: C,
 }
 
 /// The ticket of a waiter.
 #[derive(Clone, Copy, Debug)]
-struct Ticket {
-    number: u64,
+pub(crate) struct Ticket {
+    pub(crate) number: u64,
     /// `None` until a call has named it: the backend cannot know it before that.
-    entry: Option<QueueEntry>,
+    pub(crate) entry: Option<QueueEntry>,
 }
 
 /// A ticket's entry in the backend's queue. It decides whether a pushed grant is valid, and from when it counts.
@@ -53,16 +53,6 @@ pub(crate) struct QueueEntry {
     pub(crate) doubtful: bool,
     /// A reply has confirmed that it is queued.
     pub(crate) queued: bool,
-}
-
-/// A removed waiter.
-#[derive(Debug)]
-pub(crate) struct Removed<C> {
-    pub(crate) caller: C,
-    pub(crate) terms: Terms,
-    pub(crate) ticket: u64,
-    /// `None` if the backend cannot know the ticket.
-    pub(crate) entry: Option<QueueEntry>,
 }
 
 // === impl Ticket ===
@@ -106,11 +96,7 @@ impl<C> Waiters<C> {
         self.by_arrival.is_empty()
     }
 
-    /// How many of the tickets are confirmed to be queued.
-    pub(crate) fn queued(&self) -> usize {
-        self.queued
-    }
-
+    #[cfg(test)]
     pub(crate) fn has_ticket(&self, ticket: u64) -> bool {
         self.owner(ticket).is_some()
     }
@@ -129,23 +115,23 @@ impl<C> Waiters<C> {
         self.by_arrival.first_key_value().map(|(_, w)| w.since)
     }
 
-    /// Adds a waiter. `ticket` is new, and also the waiter's number from now on.
+    /// Adds a waiter. `ticket` is higher than all before, and also the waiter's number from now on.
     pub(crate) fn join(&mut self, ticket: u64, since: Instant, terms: Terms, caller: C) {
         let waiter = Waiter {
+            caller,
+            terms,
             ticket: Ticket {
                 number: ticket,
                 entry: None,
             },
             since,
             answered: false,
-            terms,
-            caller,
         };
         self.by_arrival.insert(ticket, Box::new(waiter));
     }
 
     /// Removes a waiter together with its ticket. `None` if it was removed already.
-    pub(crate) fn remove(&mut self, waiter: u64) -> Option<Removed<C>> {
+    pub(crate) fn remove(&mut self, waiter: u64) -> Option<Waiter<C>> {
         let removed = *self.by_arrival.remove(&waiter)?;
         let ticket = removed.ticket;
         if ticket.number != waiter {
@@ -153,22 +139,17 @@ impl<C> Waiters<C> {
         }
         self.again.remove(&waiter);
         self.queued -= usize::from(ticket.is_queued());
-        Some(Removed {
-            caller: removed.caller,
-            terms: removed.terms,
-            ticket: ticket.number,
-            entry: ticket.entry,
-        })
+        Some(removed)
     }
 
     /// Removes the oldest waiter, which gets a permit without its own ticket.
-    pub(crate) fn remove_oldest(&mut self) -> Option<Removed<C>> {
+    pub(crate) fn remove_oldest(&mut self) -> Option<Waiter<C>> {
         let (oldest, _) = self.by_arrival.first_key_value()?;
         self.remove(*oldest)
     }
 
     /// Removes the waiters with a ticket that no answered call has named.
-    pub(crate) fn remove_unanswered(&mut self) -> Vec<Removed<C>> {
+    pub(crate) fn remove_unanswered(&mut self) -> Vec<Waiter<C>> {
         let unanswered = self.by_arrival.iter().filter(|(_, w)| !w.answered);
         let unanswered: Vec<u64> = unanswered.map(|(waiter, _)| *waiter).collect();
         let removed = unanswered.into_iter().filter_map(|w| self.remove(w));
@@ -176,12 +157,13 @@ impl<C> Waiters<C> {
     }
 
     /// Removes all waiters.
-    pub(crate) fn remove_all(&mut self) -> impl Iterator<Item = Removed<C>> {
+    pub(crate) fn remove_all(&mut self) -> impl Iterator<Item = Waiter<C>> {
         std::iter::from_fn(|| self.remove_oldest())
     }
 
-    /// `ticket` was granted: the oldest waiter gets it. The waiter of the granted ticket gets the oldest one's ticket.
-    pub(crate) fn grant(&mut self, ticket: u64) -> Option<(C, Terms)> {
+    /// Removes the oldest waiter, which gets the granted `ticket`. The waiter of that ticket gets the oldest one's ticket.
+    /// `None` if the ticket has no waiter.
+    pub(crate) fn grant(&mut self, ticket: u64) -> Option<Waiter<C>> {
         let owner = self.owner(ticket)?;
         let (oldest, served) = self.by_arrival.pop_first()?;
         self.swapped.remove(&ticket);
@@ -202,7 +184,7 @@ impl<C> Waiters<C> {
             }
         }
         self.queued -= usize::from(granted.is_queued());
-        Some((served.caller, served.terms))
+        Some(*served)
     }
 
     /// The tickets to name in this call, oldest waiter first.

@@ -311,6 +311,65 @@ fn strict_fifo_hands_nothing_off() {
     assert!(name.drop_guard(hold).is_none());
 }
 
+/// The ticket of a cancelled waiter or try is granted before its release is sent, while a new waiter has no ticket at the
+/// backend. Returns the grant to the new waiter, if any, and the tickets that the next call releases.
+fn granted_after_cancel(tries: bool, shortcuts: Shortcuts) -> (Option<(u64, u64)>, Vec<u64>) {
+    let mut name = Name::new(1, true, shortcuts);
+    match tries {
+        true => (name.state).join_try(1, name.now, Terms::default(), Waiter(1)),
+        false => (name.state).join(1, name.now, Terms::default(), Waiter(1)),
+    }
+    name.last = 1;
+    let (Step::Send(sent), _) = next_step(&mut name.state, name.now, true) else {
+        panic!("it is sent at once");
+    };
+    assert_eq!(name.state.give_up(1), Some(Waiter(1)));
+    name.join(1);
+    let held = |tickets: Vec<u64>| vec![TicketState::Held { token: 7 }; tickets.len()];
+    let outcome = Outcome {
+        acquired: held(sent.acquire),
+        tried: held(sent.try_acquire),
+        in_use: 1,
+        ..Outcome::default()
+    };
+    let effects = name.state.on_reply(&outcome, name.now, name.now);
+    assert!(effects.refused.is_empty() && effects.lost.is_empty());
+    let granted = effects.granted.into_iter().map(|(waiter, hold)| {
+        assert_eq!((waiter, hold.handoffs), (Waiter(2), 0));
+        (hold.ticket, name.state.permits.token(hold).expect("held"))
+    });
+    let granted: Vec<_> = granted.collect();
+    assert!(granted.len() <= 1);
+    assert_eq!(name.state.stats().in_use, granted.len(), "not held twice");
+    (granted.first().copied(), name.releases())
+}
+
+#[test]
+fn a_grant_to_a_cancelled_waiter_or_try_passes_to_the_oldest_waiter() {
+    for tries in [false, true] {
+        let (granted, releases) = granted_after_cancel(tries, ALL);
+        assert_eq!(granted, Some((1, 7 * 1024)), "with the token of the grant");
+        assert!(
+            releases.is_empty(),
+            "its release is withdrawn: {releases:?}"
+        );
+    }
+}
+
+#[test]
+fn strict_fifo_releases_a_grant_to_a_cancelled_waiter_or_try() {
+    // A ticket may have been enqueued elsewhere since the grant, and before the new waiter's.
+    let strict = Shortcuts {
+        hand_off: false,
+        linger: Duration::ZERO,
+        ..ALL
+    };
+    for tries in [false, true] {
+        let (granted, releases) = granted_after_cancel(tries, strict);
+        assert_eq!((granted, releases), (None, vec![1]));
+    }
+}
+
 #[test]
 fn over_the_limit_nothing_is_handed_off() {
     let mut name = Name::new(2, false, ALL);

@@ -1,5 +1,6 @@
 //! Tests of what the public interface does not show.
 
+mod callers;
 mod driver;
 mod handoff;
 mod outage;
@@ -14,7 +15,7 @@ use super::state::{Effects, Plan, State, Tickets};
 use tokio::time::Instant;
 
 impl Client {
-    /// How many names this process knows.
+    /// Returns how many names have state in this process.
     pub(crate) fn names(&self) -> usize {
         lock(&self.by_queue).len()
     }

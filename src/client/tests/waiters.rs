@@ -19,14 +19,14 @@ fn a_grant_goes_to_the_oldest_and_the_two_swap_tickets() {
     let mut waiters = waiters(&[1, 2, 3]);
     assert_eq!(waiters.send(8, Instant::now()), [1, 2, 3]);
     assert_eq!(
-        waiters.grant(3).map(|(caller, _)| caller),
+        waiters.grant(3).map(|oldest| oldest.caller),
         Some(1),
         "ticket 3 was granted, yet the oldest waiter gets it"
     );
     assert!(waiters.has_ticket(1) && waiters.has_ticket(2) && !waiters.has_ticket(3));
     let third = waiters.remove(3).expect("the third still waits");
-    assert_eq!(third.ticket, 1, "with the oldest waiter's ticket");
-    assert!(third.entry.is_some(), "which a call has named");
+    assert_eq!(third.ticket.number, 1, "with the oldest waiter's ticket");
+    assert!(third.ticket.entry.is_some(), "which a call has named");
 }
 
 #[test]
@@ -34,8 +34,8 @@ fn a_removed_waiter_releases_its_ticket_if_a_call_has_named_it() {
     let mut waiters = waiters(&[1, 2]);
     assert_eq!(waiters.send(1, Instant::now()), [1]);
     let named = waiters.remove(1).expect("waits");
-    assert!(named.ticket == 1 && named.entry.is_some());
-    assert!(waiters.remove(2).expect("waits").entry.is_none());
+    assert!(named.ticket.number == 1 && named.ticket.entry.is_some());
+    assert!(waiters.remove(2).expect("waits").ticket.entry.is_none());
     assert!(waiters.remove(2).is_none(), "only once");
 }
 
