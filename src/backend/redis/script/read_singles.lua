@@ -4,8 +4,6 @@
 -- All of it is read by one MGET. Then one EXISTS for every few names without a record shows which have no keys.
 
 local NAMES_PER_EXISTS = 16
-local GUARD_KEY, TOKEN_KEY = KEYS[names + 1], KEYS[names + 2]
-local OWN_END = pack('<H', #node) .. node -- how a record of this node ends
 local guard, token_floor, token_expires = 0, 0, 0
 local is_known = true -- the formats of guard and token
 local singles, is_fresh, latest, highest = {}, {}, nil, nil
@@ -27,7 +25,7 @@ end
 if has_single and names == 1 then
   if not singles[1] then
     only_meta = call('HMGET', KEYS[6], STATE_FIELD, node)
-    is_fresh[1] = not only_meta[1] and call('EXISTS', KEYS[4], KEYS[5], KEYS[6]) == 0
+    if not only_meta[1] then is_fresh[1] = call('EXISTS', KEYS[4], KEYS[5], KEYS[6]) == 0 end
   end
 elseif has_single then
   local keys, chunk, size = {}, {}, 0

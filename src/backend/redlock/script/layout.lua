@@ -1,4 +1,4 @@
--- Layout of what one server stores about a name. Every script includes this file. A value in another form is refused and left as it is.
+-- Layout of what one server stores about a name. Every script includes this file. A value in another form is refused and not changed.
 --
 -- lock    `version node ticket attempt token`. A token of 0: not confirmed, no permit yet. An attempt is even; once the lock was renewed it is
 --         odd, and no roll-back matches it any more.
