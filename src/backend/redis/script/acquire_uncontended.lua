@@ -18,11 +18,13 @@ end
 
 local grows, lifetime, is_first = expires < now + HOUR + longest, same and ARGV[3] or HOUR + 2 * longest, in_use == 0
 if known and grows then call('PEXPIRE', meta, lifetime) elseif releases == 0 then call('ZREM', permits, '') end
-local added
+local added, letters
 if wanted == 1 then
+  letters = 'h'
   added = call('ZADD', permits, 'GT', clock + lease, owner .. tickets[releases + 1])
 else
   local deadline, entries = string.format('%.0f', clock + lease), {}
+  letters = string.rep('h', wanted)
   for i = 1, wanted do entries[2 * i - 1], entries[2 * i] = deadline, owner .. tickets[releases + i] end
   added = call('ZADD', permits, 'GT', unpack(entries))
 end
@@ -32,4 +34,4 @@ if grows then expires = now + HOUR + 2 * longest end
 local record = pack(STATE, FORMAT_VERSION, clock, now, token, shortest, longest, expires, sweep_at, mute, 0)
 call('HSET', meta, STATE_FIELD, record, node, own_record)
 if not known then call('PEXPIRE', meta, lifetime) end
-return pack(GENERAL_ANSWER, 'g', in_use, 0, -1, token, mute, 0, released .. string.rep('h', wanted))
+return pack(GENERAL_ANSWER, 'g', in_use, 0, -1, token, mute, 0, released .. letters)

@@ -28,7 +28,7 @@ local in_use, queued = call('ZCARD', permits), 0
 if busy > 0 or not known or in_use - releases + wanted > limit then queued = call('ZCARD', queue) end
 -- The keys of an idle name may be gone, whatever the state contains.
 if in_use == 0 and queued == 0 then expires = 0 end
-local passed = math.max(0, now - read_at)
+local passed = now > read_at and now - read_at or 0
 clock = clock + passed
 -- Holders may have been unable to call: after a stall, a step of the server's clock, or a time without calls.
 local gapped = not known or passed > shortest / 2
