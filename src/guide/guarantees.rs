@@ -43,7 +43,7 @@
 //! | it restarts without its data | at most `limit` more | yes | 2 s; the earlier holders learn of it a third of a lease later | `a_server_that_is_killed_and_comes_back_empty`, `tokens_increase_over_a_flush_and_a_restart` |
 //! | it is flushed, or evicts keys | at most `limit` more | yes | a third of a lease | `waiters_are_queued_again_after_a_flush`, `a_flush_loses_the_mutex_and_the_next_token_is_higher`, `rule_08_tokens_increase_over_a_flush`. An eviction is not tested: it is a flush of one name. A waiter that receives a mutex by hand-off before its process learns of the loss has the [lower token](super::queue#when-the-store-forgets) |
 //! | it fails over, and its address moves | at most `limit` more | yes | 2 s | not tested: no test moves an address. For a process this is a restart of the server |
-//! | its clock steps, or a process's | kept | yes | at once | `steps_of_the_server_clock_evict_no_holder`, `a_process_clock_one_hour_off_changes_nothing`, `tokens_rise_over_a_clock_that_steps`. Tokens can decrease if it is flushed and its clock has fallen behind |
+//! | its clock steps, or a process's | kept | yes | at once | `steps_of_the_server_clock_evict_no_holder`, `a_process_clock_one_hour_off_changes_nothing`, `tokens_increase_across_a_clock_step`. Tokens can decrease if it is flushed and its clock has fallen behind |
 //! | replies are lost, calls are executed late | kept | yes | at once | `a_lost_reply_does_not_block_its_own_ticket`, `a_call_executed_after_its_retry_creates_no_permit_and_no_second_holder`, `random_faults_break_no_rule_and_block_no_waiter` |
 //! | pushes are lost, or are refused | kept | yes | half a lease; a tenth of a second where they are refused | `rule_04_polling_suffices_after_a_release`, `without_channel_rights_waiting_is_slower_and_logs_one_warning`, `two_processes_without_channel_rights_still_alternate` |
 //! | its memory is full | kept | yes | at once | `with_full_memory_permits_are_renewed_released_and_granted` |
@@ -56,9 +56,9 @@
 //! | --- | --- | --- | --- | --- |
 //! | the master crashes | at most `limit` more | yes | 2 s after the promotion | `sentinel_a_killed_master_is_replaced_under_load` |
 //! | it pauses, and resumes as master | at most `limit` more, if it refuses writes when alone | yes | 2 s after the promotion | `sentinel_a_paused_master_is_replaced_under_load`. Without `min-replicas-to-write` both masters grant: not tested, since nothing is guaranteed then |
-//! | a manual failover | at most `limit` more | yes | 2 s after the promotion | `a_failover_by_hand_is_followed`; the bound as above |
-//! | some sentinels fail | kept | yes | at once | `what_is_wrong_is_said_soon` |
-//! | all sentinels fail | kept: connected processes continue, others wait for the sentinels | yes | with the sentinels | `what_is_wrong_is_said_soon`. If the master crashes as well, this is an outage |
+//! | a manual failover | at most `limit` more | yes | 2 s after the promotion | `a_manual_failover_is_followed`; the bound as above |
+//! | some sentinels fail | kept | yes | at once | `failures_are_reported_soon` |
+//! | all sentinels fail | kept: connected processes continue, others wait for the sentinels | yes | with the sentinels | `failures_are_reported_soon`. If the master crashes as well, this is an outage |
 //! | the new master's clock is behind | as above | not if it is behind by more than the duration of the failover | – | not tested: nothing is guaranteed then |
 //!
 //! # Redis as a cluster
@@ -69,8 +69,8 @@
 //! | --- | --- | --- | --- | --- |
 //! | a master crashes | at most `limit` more, for its names | yes | 2 s after the promotion | `cluster_a_killed_master_is_replaced_under_load` |
 //! | it pauses, and resumes as master | the same | yes | 2 s after the promotion | `cluster_a_paused_master_is_replaced_under_load` |
-//! | slots migrate | kept; a permit is lost if the migration of its slot takes longer than a lease | yes | at once | `cluster_slots_move_under_load`, `a_slot_on_its_way_is_followed` |
-//! | a master without a replica crashes, or the majority does | kept: no name is served until the cluster is complete; with `cluster-require-full-coverage no`, no name of that master | yes | when it is complete | `what_is_wrong_is_said_soon`, `a_part_that_is_gone_keeps_nobody_waiting` |
+//! | slots migrate | kept; a permit is lost if the migration of its slot takes longer than a lease | yes | at once | `cluster_slots_move_under_load`, `a_migrating_slot_is_followed` |
+//! | a master without a replica crashes, or the majority does | kept: no name is served until the cluster is complete; with `cluster-require-full-coverage no`, no name of that master | yes | when it is complete | `failures_are_reported_soon`, `a_missing_shard_delays_no_other_shard` |
 //!
 //! # Redlock
 //!
@@ -78,15 +78,15 @@
 //! | --- | --- | --- | --- | --- |
 //! | a process that holds permits crashes | kept | yes | one lease after its last heartbeat | `rule_05_a_dead_holder_expires_one_lease_after_its_last_heartbeat`, `rule_08_tokens_increase_over_expiry` |
 //! | a process is paused for longer than its lease, or cut off | kept; not what it does before it detects the pause | yes | when it returns | `rule_09_a_late_acquire_after_a_flush_holds_for_at_most_one_lease`, `random_faults_with_a_limit_of_1` |
-//! | a minority is down | kept | yes | at once | `two_of_five_may_be_down`, `tokens_rise_across_majorities_though_a_clock_is_ahead` |
-//! | a minority is paused or slow | kept | yes | at once | `a_slow_server_slows_nobody_and_is_cleaned_when_it_is_back` |
-//! | a majority is down or paused | kept; a holder loses the lock a lease later | yes | 2 s, or the longest lease if they lost their data | `with_three_of_five_down_nobody_gets_in_and_who_holds_learns_of_it`, `a_failed_extension_frees_nothing` |
-//! | servers restart with their data | kept | yes | at once | `servers_that_come_back_with_their_data_vote_at_once` |
-//! | they restart without their data, or are flushed | kept; one more if a majority loses its data at once and leases differ | yes | the longest lease | `a_server_that_came_back_empty_lets_no_second_holder_in`, `it_waits_for_the_longest_lease_of_anybody`, `a_holder_outlives_restarts_one_after_the_other`, `a_majority_that_forgets_everything_forgets_who_had_a_longer_lease`, `the_first_lock_waits_for_one_lease` |
-//! | keys are evicted | kept on a minority; on a majority one more | yes | a third of a lease | `gone_is_said_only_by_a_majority`, `rule_04_a_lost_permit_is_reported_gone`, `rule_08_tokens_increase_over_a_flush` |
-//! | the clock of one steps | kept | yes | at once | `one_clock_that_steps_lets_nobody_in`, `tokens_rise_across_majorities_though_a_clock_is_ahead` |
+//! | a minority is down | kept | yes | at once | `two_of_five_may_be_down`, `tokens_increase_across_majorities_when_a_clock_is_ahead` |
+//! | a minority is paused or slow | kept | yes | at once | `a_slow_server_delays_no_call_and_is_cleaned_up_later` |
+//! | a majority is down or paused | kept; a holder loses the lock a lease later | yes | 2 s, or the longest lease if they lost their data | `with_three_of_five_down_no_lock_is_granted_and_holders_are_notified`, `a_failed_extension_frees_nothing` |
+//! | servers restart with their data | kept | yes | at once | `servers_that_restart_with_their_data_vote_at_once` |
+//! | they restart without their data, or are flushed | kept; one more if a majority loses its data at once and leases differ | yes | the longest lease | `a_server_that_restarted_empty_admits_no_second_holder`, `a_restarted_server_waits_for_the_longest_lease_of_any_node`, `a_holder_outlives_restarts_one_after_the_other`, `a_majority_that_loses_its_data_loses_longer_leases`, `the_first_lock_waits_for_one_lease` |
+//! | keys are evicted | kept on a minority; on a majority one more | yes | a third of a lease | `a_lock_is_gone_only_if_a_majority_reports_it`, `rule_04_a_lost_permit_is_reported_gone`, `rule_08_tokens_increase_over_a_flush` |
+//! | the clock of one steps | kept | yes | at once | `a_clock_step_of_one_server_admits_no_second_holder`, `tokens_increase_across_majorities_when_a_clock_is_ahead` |
 //! | those of a majority step ahead | one more | yes | a third of a lease | not tested: the limit is not kept. It is an eviction on a majority |
-//! | replies are lost, attempts and rollbacks are executed late | kept | yes | a few retries | `a_lost_answer_is_made_good`, `a_late_roll_back_takes_nothing_from_anybody`, `an_attempt_that_arrives_after_its_roll_back_takes_nothing`, `a_roll_back_that_arrives_late_delays_nobody_for_long`, `three_servers_and_three_clients_that_take_one_each`, `three_that_took_one_each_need_a_few_retries_only` |
+//! | replies are lost, attempts and rollbacks are executed late | kept | yes | a few retries | `a_lost_answer_is_repaired`, `a_late_rollback_releases_no_other_lock`, `an_attempt_that_arrives_after_its_rollback_acquires_nothing`, `a_late_rollback_delays_other_clients_only_briefly`, `three_clients_that_lock_one_server_each_make_progress`, `three_clients_that_locked_one_server_each_need_few_retries` |
 //!
 //! # etcd
 //!

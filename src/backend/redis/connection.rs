@@ -43,7 +43,7 @@ pub(super) struct Connection {
 /// The server that a connection leads to.
 pub(super) enum Target {
     Server(Endpoint),
-    /// Located anew by each attempt.
+    /// Each attempt locates it again.
     #[cfg(feature = "redis-sentinel")]
     Master(Master),
 }

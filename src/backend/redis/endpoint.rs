@@ -81,6 +81,8 @@ impl Endpoint {
         if (url.query_pairs()).any(|(key, _)| !known.contains(&key.as_ref())) {
             return Err(Error::config(FORM));
         }
+        // The parser of the redis crate and not `authority.rs`: it also reads paths of Unix sockets and their parameters, and returns
+        // the settings that its client needs.
         let info = url
             .into_connection_info()
             .map_err(|_| Error::config(FORM))?;

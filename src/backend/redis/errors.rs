@@ -86,7 +86,9 @@ pub(in crate::backend) fn describe(error: &RedisError, server: &str) -> Error {
 pub(in crate::backend) fn describe_first(error: &RedisError, server: &str) -> Error {
     let cut_off = error.to_string().contains("end of input");
     if error.kind() == redis::ErrorKind::Parse && !cut_off {
-        let message = format!("what answers at {server} does not speak as Redis does");
+        let message = format!(
+            "the server at {server} sent a reply that is not RESP: check that the address is that of a Redis server"
+        );
         return Error::with_source(ErrorKind::Incompatible, message, error.clone());
     }
     describe(error, server)

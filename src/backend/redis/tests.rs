@@ -87,7 +87,7 @@ impl Peer {
         }
     }
 
-    async fn say(&self, call: Call) -> Result<Outcome, Error> {
+    async fn send(&self, call: Call) -> Result<Outcome, Error> {
         match timeout(Duration::from_secs(5), exchange_one(&*self.session, call)).await {
             Ok(Ok(Reply::Done(outcome))) => Ok(outcome),
             Ok(Ok(Reply::Stale)) => panic!("stale"),
@@ -101,7 +101,7 @@ impl Peer {
     }
 
     async fn try_acquire_tickets(&self, tickets: &[u64]) -> Result<Outcome, Error> {
-        self.say(Call {
+        self.send(Call {
             acquire: tickets.to_vec(),
             ..self.call()
         })
@@ -110,7 +110,7 @@ impl Peer {
 
     async fn renew(&self, tickets: &[u64]) -> Outcome {
         let renew = tickets.to_vec();
-        self.say(Call {
+        self.send(Call {
             renew,
             ..self.call()
         })
@@ -120,7 +120,7 @@ impl Peer {
 
     async fn release(&self, tickets: &[u64]) -> Outcome {
         let release = tickets.to_vec();
-        self.say(Call {
+        self.send(Call {
             release,
             ..self.call()
         })
@@ -128,7 +128,7 @@ impl Peer {
         .unwrap()
     }
 
-    /// Gives up at once, as a queue client does when an answer takes too long.
+    /// Abandons a call at once, as a queue client does after a timeout.
     async fn give_up(&self) {
         let call = exchange_one(&*self.session, self.call());
         assert!(timeout(Duration::from_millis(50), call).await.is_err());

@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, timeout};
 
-/// How often a roll-back or a release is repeated to a server that did not answer, and the first pause before it.
+/// How often a rollback or a release is repeated to a server that did not answer, and the first pause before it.
 const REPEATS: u32 = 5;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// How many tasks may repeat something at the same time.
@@ -242,7 +242,7 @@ impl ServerCall {
         matches!(in_time(self.timeout, confirm).await, Ok(true))
     }
 
-    /// Repeats a roll-back until it is answered, or until the lock has expired at the server.
+    /// Repeats a rollback until it is answered, or until the lock has expired at the server.
     async fn release(&self, given_up: bool) {
         let mut repeating = None;
         for repeat in 0..REPEATS {

@@ -128,7 +128,7 @@ impl Keys {
 // === impl Request ===
 
 impl Request {
-    /// The attempt that a roll-back writes: no older one is granted after it.
+    /// The attempt that a rollback writes: no older one is granted after it.
     fn fenced(&self) -> u64 {
         self.attempt + 1
     }

@@ -115,7 +115,7 @@ impl Peer {
     }
 
     /// As a queue client: gives up after the time that a call has.
-    async fn say(&self, call: Call) -> Result<Outcome, Error> {
+    async fn send(&self, call: Call) -> Result<Outcome, Error> {
         let time = call_time(call.lease);
         match timeout(time, exchange_one(&*self.session, call)).await {
             Ok(Ok(Reply::Done(outcome))) => Ok(outcome),
@@ -131,14 +131,14 @@ impl Peer {
             acquire,
             ..self.call()
         };
-        Ok(self.say(call).await?.acquired[0])
+        Ok(self.send(call).await?.acquired[0])
     }
 
     async fn acquire(&mut self, ticket: u64) -> TicketState {
         self.try_acquire_ticket(ticket).await.unwrap()
     }
 
-    /// Must be let in at once. Returns the token.
+    /// Acquires the lock at once, and returns the token.
     async fn must_acquire(&mut self, ticket: u64) -> u64 {
         match self.acquire(ticket).await {
             TicketState::Held { token } => token,
@@ -146,7 +146,7 @@ impl Peer {
         }
     }
 
-    /// Asks as often as it is told to, until it is in. Returns how often.
+    /// Calls as often as `poll_after` requires until the lock is held. Returns the number of calls.
     async fn acquires_within(&mut self, ticket: u64, time: Duration) -> usize {
         let end = Instant::now() + time;
         for tries in 1.. {
@@ -156,11 +156,11 @@ impl Peer {
                 ..self.call()
             };
             let mut pause = Duration::from_millis(50);
-            match self.say(call).await {
+            match self.send(call).await {
                 Ok(outcome) if matches!(outcome.acquired[0], TicketState::Held { .. }) => {
                     return tries;
                 }
-                Ok(outcome) => pause = outcome.poll_after.expect("told when to look again"),
+                Ok(outcome) => pause = outcome.poll_after.expect("a time for the next call"),
                 Err(error) => assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}"),
             }
             assert!(Instant::now() < end, "still waits after {time:?}");
@@ -175,7 +175,7 @@ impl Peer {
             renew,
             ..self.call()
         };
-        Ok(self.say(call).await?.renewed[0])
+        Ok(self.send(call).await?.renewed[0])
     }
 
     async fn release(&mut self, ticket: u64) -> Result<bool, Error> {
@@ -184,6 +184,6 @@ impl Peer {
             release,
             ..self.call()
         };
-        Ok(self.say(call).await?.released[0])
+        Ok(self.send(call).await?.released[0])
     }
 }

@@ -1,20 +1,12 @@
--- Acquires and tries tickets: a held one is renewed, a queued one stays, a new one is granted, queued or refused.
+-- Grants from the head of the queue. Then acquires and tries tickets: a held one is renewed, a queued one stays, a new one is granted, queued
+-- behind all others, or refused.
 
--- Queues the tickets behind all others. Returns the grants that this led to: those before them may all be skipped for now.
-local function enqueue(state, entries, is_first)
-  local arrival = is_first and 0 or tonumber(redis.call('ZRANGE', state.queue, -1, -1, 'WITHSCORES')[2] or 0)
-  for i = 1, #entries, 2 do entries[i] = arrival + (i + 1) / 2 end
-  redis.call('ZADD', state.queue, 'NX', unpack(entries))
-  local before = #state.granted
-  if state.grace > 0 and state.in_use < state.limit then grant(state) end
-  return before
-end
+if state.queued > 0 then grant(state) end
 
-local function admit(state)
-  local wanted = state.acquires + state.tries
-  state.acquired = ''
-  if wanted == 0 then return end
-  local tickets, letters, permits, entries, is_new, kept = {}, {}, {}, {}, {}, 0
+local wanted = state.acquires + state.tries
+state.acquired = ''
+if wanted > 0 then
+  local tickets, letters, permits, entries, kept = {}, {}, {}, {}, 0
   for i = 1, wanted do tickets[i] = state.owner .. state.tickets[state.releases + state.renews + i] end
   local held = redis.call('ZMSCORE', state.permits, unpack(tickets))
   local queued = state.queued > 0 and redis.call('ZMSCORE', state.queue, unpack(tickets)) or {}
@@ -32,7 +24,7 @@ local function admit(state)
     elseif i > state.acquires then
       letters[i] = 'r'
     else
-      letters[i], is_new[ticket] = 'w', true
+      letters[i] = 'w'
       entries[#entries + 1], entries[#entries + 2] = 0, ticket
       state.queued, state.own_queued = state.queued + 1, state.own_queued + 1
     end
@@ -41,13 +33,21 @@ local function admit(state)
   if #permits > 0 then redis.call('ZADD', state.permits, 'GT', unpack(permits)) end
   if #entries > 0 then
     state.is_first_entry = is_first
-    local before = enqueue(state, entries, is_first)
-    for i, ticket in ipairs(tickets) do
-      if letters[i] == 'w' and state.tokens[ticket] then letters[i] = 'h' end
-    end
-    -- New tickets are answered by their letter.
-    for i = #state.granted, before + 1, -1 do
-      if is_new[state.granted[i]] then table.remove(state.granted, i) end
+    local arrival = is_first and 0 or tonumber(redis.call('ZRANGE', state.queue, -1, -1, 'WITHSCORES')[2] or 0)
+    for i = 1, #entries, 2 do entries[i] = arrival + (i + 1) / 2 end
+    redis.call('ZADD', state.queue, 'NX', unpack(entries))
+    -- Those before the new tickets may all be skipped for now.
+    if state.grace > 0 and state.in_use < state.limit then
+      local before, is_new = #state.granted, {}
+      grant(state)
+      for i, ticket in ipairs(tickets) do
+        is_new[ticket] = letters[i] == 'w' and not queued[i]
+        if letters[i] == 'w' and state.tokens[ticket] then letters[i] = 'h' end
+      end
+      -- New tickets are answered by their letter.
+      for i = #state.granted, before + 1, -1 do
+        if is_new[state.granted[i]] then table.remove(state.granted, i) end
+      end
     end
   end
   state.acquired = table.concat(letters)

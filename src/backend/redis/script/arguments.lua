@@ -1,8 +1,9 @@
 -- Executes the calls of one node, each about a name of its own.
 --
--- Three parts, each left by an early return: the fast path, the uncontended path of the general form, and everything else. Creating a function
--- that captures ten variables of the file costs as much as a small command. So the fast path is straight code, and functions before the last
--- early return capture few variables.
+-- Three parts, each with an early return: the fast path, the uncontended path of the general form, and everything else. Each execution
+-- creates every function that it passes, and each variable that a function captures costs as much as 20 instructions. So the parts are straight
+-- code, functions are few and after the early return that makes them unnecessary, and they get a `state` rather than capture variables.
+-- Constants are free: `script.rs` replaces each name in capital letters by its value.
 --
 -- KEYS  the single-holder keys of all names, guard, token; then for each name the three keys of the general form. In a cluster: only
 --       these three, of one name.
@@ -21,6 +22,7 @@
 --       letters: for each released ticket 1 permit, 2 queue entry, 0 nothing; for each other one h held, w queued, r refused,
 --       g gone
 local GENERAL_ANSWER = '<c1dddddHc0'
+local HOUR = 3600000
 
 local call, pack, unpack_record, sub, byte = redis.call, struct.pack, struct.unpack, string.sub, string.byte
 local node, lease_text, lifetime_text, names, data = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]

@@ -1,4 +1,4 @@
--- The state of one call: what it asks for, and its keys. What is read and computed is added to it.
+-- The state of one call: its operations and keys. What is read and computed is added to it.
 
 -- Reads the call about name `i`, packed at this position. Returns its state, and the position of the next call.
 local function read_call(i, at)

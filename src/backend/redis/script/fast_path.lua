@@ -1,18 +1,19 @@
 -- The two most frequent calls, as exchange_single executes them: the only ticket of a name is acquired, or released, and neither lease clock
 -- nor token needs special treatment. In a batch a fresh name costs one SET, and all releases together cost a DEL.
 --
--- Packing a record byte by byte costs as much as writing it. So these calls put theirs together from parts: those that the call has, and
--- those that are the same for all.
+-- Packing a record field by field costs as much as writing it. So these calls join theirs from parts: some of the call, some common to all.
 
 local ONE_TICKET_PARTS = '<c16c8H' -- number and limit, number of the ticket, length of its text
-local answers, states, at = {}, {}, 1 -- the states of the calls that are left
-local has_states = false
+local answers, states, at, has_states = {}, {}, 1, false -- states of the remaining calls
+local own_end -- how a single-holder record of this node ends
+local deleted, latest_deleted, highest_deleted = nil, 0, 0
+local is_fast = has_single and is_known and (names > 1 or singles[1] or is_fresh[1])
 
-if has_single and is_known and (names > 1 or singles[1] or is_fresh[1]) then
-  local deleted, latest_deleted, highest_deleted = nil, 0, 0
+if is_fast then
+  own_end = pack('<H', #node) .. node
   local fresh_token = pack('<d', math.max(token_floor + 1, micros))
   local head, free = string.char(FORMAT_VERSION), pack('<d', FREE)
-  local middle, tail = pack('<ddd', lease, now, now), pack('<d', now + lease) .. OWN_END
+  local middle, tail = pack('<ddd', lease, now, now), pack('<d', now + lease) .. own_end
   local success = 'o' .. fresh_token .. 'h'
 
   for i = 1, names do
@@ -30,7 +31,7 @@ if has_single and is_known and (names > 1 or singles[1] or is_fresh[1]) then
         local version, last_number, _, its_lease, clock, read_at, token, holder = unpack_record('<Bdddddc8c8', single)
         local number = unpack_record('<d', numbers)
         if version == FORMAT_VERSION and its_lease == lease and clock == read_at and read_at <= now and number >= last_number
-          and sub(single, SINGLE_BYTES - 1) == OWN_END then
+          and sub(single, SINGLE_BYTES - 1) == own_end then
           if kind == 'R' and holder == ticket then
             answer = 'f1'
             if names > 1 then
@@ -58,14 +59,4 @@ if has_single and is_known and (names > 1 or singles[1] or is_fresh[1]) then
     end
     answers[i] = answer or ''
   end
-
-  if deleted then
-    -- When memory is full the writes pass after the deletion, which always does.
-    call('DEL', unpack(deleted))
-    redis.pcall('SET', GUARD_KEY, pack(GUARD, FORMAT_VERSION, math.max(guard, latest_deleted)), 'PX', lease_text)
-    local expires = math.max(token_expires, now + lease)
-    redis.pcall('SET', TOKEN_KEY, pack(TOKEN, FORMAT_VERSION, math.max(token_floor, highest_deleted), expires), 'PX',
-      string.format('%.0f', expires - now))
-  end
-  if not has_states then return table.concat(answers) end
 end

@@ -1,6 +1,6 @@
 -- Layout of everything that is stored. Every script includes this file; a test compares it with the constants of `keys.rs`.
 
--- The first byte of every record. A record that starts with another one, or that has another length, is refused and left as it is.
+-- The first byte of every record. A record that starts with another one, or that has another length, is refused and not changed.
 local FORMAT_VERSION = 1
 
 -- Keys of a name: `prefix:kind:{name}` is a sorted set, ticket -> deadline of the permit. With a suffix:

@@ -4,30 +4,25 @@
 -- All of it is read by one MGET. Then one EXISTS for every few names without a record shows which have no keys.
 
 local NAMES_PER_EXISTS = 16
-local GUARD_KEY, TOKEN_KEY = KEYS[names + 1], KEYS[names + 2]
-local OWN_END = pack('<H', #node) .. node -- how a record of this node ends
 local guard, token_floor, token_expires = 0, 0, 0
 local is_known = true -- the formats of guard and token
-local singles, is_fresh, latest, highest = {}, {}, nil, nil
+local singles = has_single and call('MGET', unpack(KEYS, 1, names + 2)) or {}
+local is_fresh, latest, highest = {}, singles[names + 1], singles[names + 2]
 local only_meta -- of the only name, if it has no record
 
-if has_single then
-  singles = call('MGET', unpack(KEYS, 1, names + 2))
-  latest, highest = singles[names + 1], singles[names + 2]
-  if latest then
-    is_known = #latest == GUARD_BYTES and byte(latest) == FORMAT_VERSION
-    if is_known then guard = unpack_record('<d', latest, 2) end
-  end
-  if highest and is_known then
-    is_known = #highest == TOKEN_BYTES and byte(highest) == FORMAT_VERSION
-    if is_known then token_floor, token_expires = unpack_record('<dd', highest, 2) end
-  end
+if latest then
+  is_known = #latest == GUARD_BYTES and byte(latest) == FORMAT_VERSION
+  if is_known then guard = unpack_record('<d', latest, 2) end
+end
+if highest and is_known then
+  is_known = #highest == TOKEN_BYTES and byte(highest) == FORMAT_VERSION
+  if is_known then token_floor, token_expires = unpack_record('<dd', highest, 2) end
 end
 
 if has_single and names == 1 then
   if not singles[1] then
     only_meta = call('HMGET', KEYS[6], STATE_FIELD, node)
-    is_fresh[1] = not only_meta[1] and call('EXISTS', KEYS[4], KEYS[5], KEYS[6]) == 0
+    if not only_meta[1] then is_fresh[1] = call('EXISTS', KEYS[4], KEYS[5], KEYS[6]) == 0 end
   end
 elseif has_single then
   local keys, chunk, size = {}, {}, 0

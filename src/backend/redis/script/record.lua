@@ -9,9 +9,4 @@ local function read_record(record, format, bytes, key, field)
   error({err = string.sub(string.gsub(text, '%c', '?'), 1, 1000)})
 end
 
-local function read_single(record, key)
-  local low, high = string.byte(record, SINGLE_BYTES - 1, SINGLE_BYTES)
-  return read_record(record, SINGLE, SINGLE_BYTES + (low or 0) + 256 * (high or 0), key)
-end
-
 local function node_of(ticket) return string.match(ticket, '^(.*)%-%d+$') or ticket end

@@ -1,8 +1,7 @@
 -- Releases permits and queue entries, unless the uncontended path has already.
 
-local function release(state)
-  if state.releases == 0 then redis.call('ZREM', state.permits, '') end
-  if state.released then return end
+if state.releases == 0 then redis.call('ZREM', state.permits, '') end
+if not state.released then
   local letters = ''
   for i = 1, state.releases do
     -- A ticket may both be held and queued after an error half-way.

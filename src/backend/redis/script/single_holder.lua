@@ -1,14 +1,14 @@
 -- The single-holder form: as long as one node alone has called, and has one permit at most, one record and one write are enough.
 
 -- The record is `nil` if there is none. Returns nothing if the call needs the general form: then nothing was written.
-local exchange_single = has_singles and function(state, record)
+local exchange_single = has_unread and function(state, record)
   local number, tickets, releases = state.number, state.tickets, state.releases
   local named = state.renews + state.acquires + state.tries
   local clock, read_at, token, holder = now, now, token_floor, FREE
   if record then
     local _, latest, its_lease
     _, latest, _, its_lease, clock, read_at, token, holder = read_single(record, KEYS[state.name])
-    if sub(record, SINGLE_BYTES - 1) ~= OWN_END then return end
+    if sub(record, SINGLE_BYTES - 1) ~= own_end then return end
     if number < latest then return 's' end
     if lease ~= its_lease then return end
   end

@@ -282,7 +282,7 @@ async fn a_missing_right_affects_only_names_that_need_it() {
 }
 
 #[tokio::test]
-async fn full_memory_lets_a_batch_renew_and_release() {
+async fn full_memory_permits_a_batch_to_renew_and_release() {
     let server = RedisServer::start();
     let a = Peer::new(&server.url());
     exchange(&a, calls(&a, NAMES, acquire_1)).await;

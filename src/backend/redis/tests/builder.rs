@@ -61,7 +61,7 @@ fn prefixes_are_checked_when_given() {
 }
 
 #[test]
-fn nothing_secret_is_shown() {
+fn debug_output_and_errors_contain_no_secret() {
     let redis = Redis::new("redis://user:secret@host.example:6380/2").unwrap();
     let shown = format!("{redis:?}");
     assert!(shown.contains("host.example:6380"), "{shown}");

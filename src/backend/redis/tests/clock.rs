@@ -46,7 +46,7 @@ impl Stage {
         }
     }
 
-    fn say(
+    fn send(
         &mut self,
         actor: &mut Actor,
         release: &[u64],
@@ -100,7 +100,7 @@ impl Stage {
         answers.unwrap().remove(0).unwrap().reply
     }
 
-    /// The tickets that stand in the set of permits, live or not.
+    /// Returns the tickets in the set of permits, expired or not.
     fn permits(&mut self) -> Vec<String> {
         redis::cmd("ZRANGE")
             .arg("p:limit:{q}")
@@ -113,16 +113,16 @@ impl Stage {
     /// As long as ticket 1 of `a` is held and renewed in time, `b` is not granted.
     fn waits_in_vain(&mut self, a: &mut Actor, b: &mut Actor, step: i64) {
         for _ in 0..12 {
-            let waits = self.say(b, &[], &[], &[1]);
+            let waits = self.send(b, &[], &[], &[1]);
             assert!(!holds(&waits.acquired), "{step}: {waits:?}");
-            assert!(!self.is_lone());
+            assert!(!self.is_single());
             self.time += 1_600;
-            assert!(holds(&self.say(a, &[], &[1], &[]).renewed), "{step}");
+            assert!(holds(&self.send(a, &[], &[1], &[]).renewed), "{step}");
             self.time += 1_600;
         }
     }
 
-    fn is_lone(&mut self) -> bool {
+    fn is_single(&mut self) -> bool {
         let key = "p:limit:{q}:single";
         redis::cmd("EXISTS")
             .arg(key)
@@ -173,80 +173,80 @@ fn holds(states: &[TicketState]) -> bool {
 fn a_permit_lives_exactly_one_lease() {
     let mut stage = Stage::new();
     let (mut a, mut b) = (Actor::new(10_000, 1), Actor::new(10_000, 1));
-    assert!(holds(&stage.say(&mut a, &[], &[], &[1]).acquired));
+    assert!(holds(&stage.send(&mut a, &[], &[], &[1]).acquired));
     for _ in 0..3 {
         stage.time += 3_333;
-        assert!(!holds(&stage.say(&mut b, &[], &[], &[1]).acquired));
+        assert!(!holds(&stage.send(&mut b, &[], &[], &[1]).acquired));
     }
-    let last = stage.say(&mut b, &[], &[], &[1]);
+    let last = stage.send(&mut b, &[], &[], &[1]);
     assert_eq!(last.poll_after, Some(Duration::from_millis(2)));
     stage.time += 1;
-    let last = stage.say(&mut b, &[], &[], &[1]);
+    let last = stage.send(&mut b, &[], &[], &[1]);
     assert!(holds(&last.acquired), "{last:?}");
-    assert!(!holds(&stage.say(&mut a, &[], &[1], &[]).renewed));
+    assert!(!holds(&stage.send(&mut a, &[], &[1], &[]).renewed));
 }
 
 #[test]
-fn a_queue_grant_counts_from_the_last_word_of_its_own_node() {
+fn a_queue_grant_counts_from_the_last_heartbeat_of_its_own_node() {
     let mut stage = Stage::new();
     let (mut a, mut b, mut c) = (
         Actor::new(9_000, 1),
         Actor::new(6_000, 1),
         Actor::new(9_000, 1),
     );
-    stage.say(&mut a, &[], &[], &[1]);
-    stage.say(&mut b, &[], &[], &[1]);
-    stage.say(&mut c, &[], &[], &[1]);
+    stage.send(&mut a, &[], &[], &[1]);
+    stage.send(&mut b, &[], &[], &[1]);
+    stage.send(&mut c, &[], &[], &[1]);
     stage.time += 2_900;
-    stage.say(&mut c, &[], &[], &[1]);
+    stage.send(&mut c, &[], &[], &[1]);
     stage.time += 2_900;
-    // b has 200 ms left when a leaves, and no lease of a's.
-    assert_eq!(stage.say(&mut a, &[1], &[], &[]).in_use, 1);
+    // b has 200 ms left when a releases, not the lease of a.
+    assert_eq!(stage.send(&mut a, &[1], &[], &[]).in_use, 1);
     stage.time += 200;
-    let next = stage.say(&mut c, &[], &[], &[1]);
+    let next = stage.send(&mut c, &[], &[], &[1]);
     assert!(holds(&next.acquired), "{next:?}");
     assert_eq!(stage.permits(), vec![c.node.ticket(1)]);
 }
 
 #[test]
-fn dead_heads_are_skipped_and_forgotten() {
+fn expired_heads_are_skipped_and_forgotten() {
     let mut stage = Stage::new();
     let (mut a, mut b) = (Actor::new(9_000, 1), Actor::new(9_000, 1));
     let mut dead = Actor::new(9_000, 1);
-    stage.say(&mut a, &[], &[], &[1]);
-    stage.say(&mut dead, &[], &[], &(1..100).collect::<Vec<_>>());
-    stage.say(&mut b, &[], &[], &[1]);
-    stage.say(&mut dead, &[], &[], &(100..200).collect::<Vec<_>>());
+    stage.send(&mut a, &[], &[], &[1]);
+    stage.send(&mut dead, &[], &[], &(1..100).collect::<Vec<_>>());
+    stage.send(&mut b, &[], &[], &[1]);
+    stage.send(&mut dead, &[], &[], &(100..200).collect::<Vec<_>>());
     for _ in 0..4 {
         stage.time += 3_000;
-        stage.say(&mut a, &[], &[1], &[]);
-        assert!(!holds(&stage.say(&mut b, &[], &[], &[1]).acquired));
+        stage.send(&mut a, &[], &[1], &[]);
+        assert!(!holds(&stage.send(&mut b, &[], &[], &[1]).acquired));
     }
-    // Those before b are gone, those behind wait for the sweep.
-    assert_eq!(stage.say(&mut b, &[], &[], &[1]).queued, 101);
+    // The entries before b were dropped, those behind it wait for the sweep.
+    assert_eq!(stage.send(&mut b, &[], &[], &[1]).queued, 101);
     for _ in 0..4 {
         stage.time += 3_000;
-        stage.say(&mut a, &[], &[1], &[]);
-        assert!(!holds(&stage.say(&mut b, &[], &[], &[1]).acquired));
+        stage.send(&mut a, &[], &[1], &[]);
+        assert!(!holds(&stage.send(&mut b, &[], &[], &[1]).acquired));
     }
-    assert_eq!(stage.say(&mut b, &[], &[], &[1]).queued, 1);
+    assert_eq!(stage.send(&mut b, &[], &[], &[1]).queued, 1);
     assert_eq!(stage.nodes_in_meta(), 2);
-    stage.say(&mut a, &[1], &[], &[]);
-    assert!(holds(&stage.say(&mut b, &[], &[1], &[]).renewed));
+    stage.send(&mut a, &[1], &[], &[]);
+    assert!(holds(&stage.send(&mut b, &[], &[1], &[]).renewed));
 }
 
 #[test]
-fn a_clock_that_steps_takes_nothing_from_the_living() {
+fn a_clock_step_evicts_no_live_holder() {
     for step in [-3_600_000, 3_600_000, 5_100, -20] {
         let mut stage = Stage::new();
         let (mut a, mut b) = (Actor::new(10_000, 1), Actor::new(10_000, 1));
         let mut dead = Actor::new(10_000, 2);
-        stage.say(&mut a, &[], &[], &[1]);
-        stage.say(&mut dead, &[], &[], &[1]);
-        let before = stage.say(&mut b, &[], &[], &[1]);
+        stage.send(&mut a, &[], &[], &[1]);
+        stage.send(&mut dead, &[], &[], &[1]);
+        let before = stage.send(&mut b, &[], &[], &[1]);
         assert_eq!(before.queued, 1, "{before:?}");
         stage.time += 2_000;
-        stage.say(&mut a, &[], &[1], &[]);
+        stage.send(&mut a, &[], &[1], &[]);
         stage.time += step;
         stage.waits_in_vain(&mut a, &mut b, step);
         assert_eq!(stage.permits(), vec![a.node.ticket(1)], "{step}");
@@ -254,27 +254,27 @@ fn a_clock_that_steps_takes_nothing_from_the_living() {
 }
 
 #[test]
-fn tokens_rise_over_a_clock_that_steps() {
+fn tokens_increase_across_a_clock_step() {
     let mut stage = Stage::new();
     let mut a = Actor::new(10_000, 1);
     let mut last = 0;
     for (ticket, step) in (1..).zip([0, -3_600_000, 1, 7_200_000, -3_600_000, 0]) {
         stage.time += step;
-        let acquired = stage.say(&mut a, &[], &[], &[ticket]).acquired;
+        let acquired = stage.send(&mut a, &[], &[], &[ticket]).acquired;
         let [TicketState::Held { token }] = acquired[..] else {
             panic!("{step}: {acquired:?}");
         };
         assert!(token > last, "{step}: {token} after {last}");
         last = token;
-        stage.say(&mut a, &[ticket], &[], &[]);
+        stage.send(&mut a, &[ticket], &[], &[]);
     }
 }
 
 #[test]
-fn gap_after_gap_keeps_no_dead_holder_alive() {
+fn repeated_gaps_keep_no_expired_holder() {
     let mut stage = Stage::new();
     let mut dead = Actor::new(10_000, 1);
-    stage.say(&mut dead, &[], &[], &[1]);
+    stage.send(&mut dead, &[], &[], &[1]);
     let mut b = Actor::new(10_000, 1);
     let start = stage.time;
     let mut ticket = 0;
@@ -298,22 +298,22 @@ fn gap_after_gap_keeps_no_dead_holder_alive() {
 }
 
 #[test]
-fn a_second_stall_gets_its_own_pause() {
+fn a_second_stall_gets_its_own_grace() {
     let mut stage = Stage::new();
     let (mut a, mut b) = (Actor::new(10_000, 1), Actor::new(1_000, 1));
-    stage.say(&mut a, &[], &[], &[1]);
-    stage.say(&mut b, &[], &[], &[1]);
+    stage.send(&mut a, &[], &[], &[1]);
+    stage.send(&mut b, &[], &[], &[1]);
     for (stall, spoken) in [(6_000, false), (4_500, false), (500, true)] {
         stage.time += stall;
-        assert!(!holds(&stage.say(&mut b, &[], &[], &[1]).acquired));
+        assert!(!holds(&stage.send(&mut b, &[], &[], &[1]).acquired));
         if spoken {
-            assert!(holds(&stage.say(&mut a, &[], &[1], &[]).renewed));
+            assert!(holds(&stage.send(&mut a, &[], &[1], &[]).renewed));
         }
     }
-    // Had it not spoken, it would have gone at the end of that pause.
+    // Without that call it would have expired at the end of that grace.
     for _ in 0..45 {
         stage.time += 400;
-        if holds(&stage.say(&mut b, &[], &[], &[1]).acquired) {
+        if holds(&stage.send(&mut b, &[], &[], &[1]).acquired) {
             return;
         }
     }
@@ -321,38 +321,38 @@ fn a_second_stall_gets_its_own_pause() {
 }
 
 #[test]
-fn a_stall_takes_nobodys_place() {
+fn a_stall_removes_no_queue_entry() {
     let mut stage = Stage::new();
     let mut actors: Vec<Actor> = (0..3).map(|_| Actor::new(9_000, 1)).collect();
     for actor in &mut actors {
-        stage.say(actor, &[], &[], &[1]);
+        stage.send(actor, &[], &[], &[1]);
     }
     stage.time += 20_000;
     let [a, b, c] = &mut actors[..] else {
         unreachable!()
     };
-    assert_eq!(stage.say(c, &[], &[], &[1]).queued, 2);
+    assert_eq!(stage.send(c, &[], &[], &[1]).queued, 2);
     stage.time += 100;
-    assert_eq!(stage.say(b, &[], &[], &[1]).queued, 2);
-    stage.say(a, &[1], &[], &[]);
-    assert!(holds(&stage.say(b, &[], &[1], &[]).renewed));
-    // The ticket of a silent node is skipped for now, and keeps its position.
+    assert_eq!(stage.send(b, &[], &[], &[1]).queued, 2);
+    stage.send(a, &[1], &[], &[]);
+    assert!(holds(&stage.send(b, &[], &[1], &[]).renewed));
+    // The ticket of a silent node is skipped during the grace, and keeps its position.
     stage.time += 20_000;
-    assert!(holds(&stage.say(b, &[], &[1], &[]).renewed));
-    stage.say(a, &[], &[], &[2]);
-    let next = stage.say(b, &[1], &[], &[]);
+    assert!(holds(&stage.send(b, &[], &[1], &[]).renewed));
+    stage.send(a, &[], &[], &[2]);
+    let next = stage.send(b, &[1], &[], &[]);
     assert_eq!((next.in_use, next.queued), (1, 1));
-    assert_eq!(stage.say(a, &[2], &[], &[]).released, vec![true]);
-    assert!(holds(&stage.say(c, &[], &[], &[1]).acquired));
+    assert_eq!(stage.send(a, &[2], &[], &[]).released, vec![true]);
+    assert!(holds(&stage.send(c, &[], &[], &[1]).acquired));
 }
 
-/// Processes come, hold, wait, stall together with the server, and die, over hours of a clock that steps.
+/// Nodes start, hold, wait, stall together with the server, and die, over hours of a clock that steps.
 #[test]
-fn whoever_lives_keeps_what_it_has() {
+fn a_live_node_keeps_its_tickets_in_the_general_form() {
     struct Life {
         actor: Actor,
         /// When it calls next, on a clock without steps.
-        speaks: i64,
+        next_call: i64,
         held: BTreeSet<u64>,
         waits: BTreeSet<u64>,
         next: u64,
@@ -364,7 +364,7 @@ fn whoever_lives_keeps_what_it_has() {
         let lease = [1_000, 3_000, 10_000][rand::random_range(0..3)];
         Life {
             actor: Actor::new(lease, 2),
-            speaks: now + rand::random_range(0..1_000),
+            next_call: now + rand::random_range(0..1_000),
             held: BTreeSet::new(),
             waits: BTreeSet::new(),
             next: 0,
@@ -375,8 +375,8 @@ fn whoever_lives_keeps_what_it_has() {
     let mut calm = 20_000;
     let (mut grants, mut last_grant, mut longest) = (0, 0, 0);
     for step in 0..8_000 {
-        lives.sort_by_key(|life| life.speaks);
-        let mut advance = lives[0].speaks - now;
+        lives.sort_by_key(|life| life.next_call);
+        let mut advance = lives[0].next_call - now;
         if now > calm && rand::random_ratio(1, 30) {
             calm = now + 40_000;
             match rand::random_range(0..3) {
@@ -384,8 +384,8 @@ fn whoever_lives_keeps_what_it_has() {
                 0 => {
                     advance = rand::random_range(100..30_000);
                     for life in &mut lives {
-                        if life.speaks < now + advance {
-                            life.speaks =
+                        if life.next_call < now + advance {
+                            life.next_call =
                                 now + advance + rand::random_range(0..life.actor.lease / 7);
                         }
                     }
@@ -396,7 +396,7 @@ fn whoever_lives_keeps_what_it_has() {
         }
         now += advance;
         stage.time += advance;
-        if lives[0].speaks > now {
+        if lives[0].next_call > now {
             continue;
         }
         let life = &mut lives[0];
@@ -415,14 +415,14 @@ fn whoever_lives_keeps_what_it_has() {
         }
         let renew: Vec<u64> = life.held.iter().copied().collect();
         let acquire: Vec<u64> = life.waits.iter().copied().collect();
-        let outcome = stage.say(&mut life.actor, &release, &renew, &acquire);
-        let said = format!("step {step}, lease {}", life.actor.lease);
+        let outcome = stage.send(&mut life.actor, &release, &renew, &acquire);
+        let message = format!("step {step}, lease {}", life.actor.lease);
         assert!(
             outcome
                 .renewed
                 .iter()
                 .all(|state| matches!(state, TicketState::Held { .. })),
-            "{said}: lost one"
+            "{message}: lost one"
         );
         for (ticket, state) in acquire.iter().zip(&outcome.acquired) {
             if matches!(state, TicketState::Held { .. }) {
@@ -433,16 +433,16 @@ fn whoever_lives_keeps_what_it_has() {
                 last_grant = now;
             }
         }
-        life.speaks = now + life.actor.lease * rand::random_range(70..100) / 300;
+        life.next_call = now + life.actor.lease * rand::random_range(70..100) / 300;
         life.dies = rand::random_ratio(1, 200);
-        // No more than two of the living, whatever the dead left behind.
+        // At most two permits, including those of dead nodes.
         let permits = stage.permits();
-        assert!(permits.len() <= 2, "{said}: {permits:?}");
+        assert!(permits.len() <= 2, "{message}: {permits:?}");
         if lives[0].dies {
             lives[0] = born(now);
         }
     }
-    // Nor do the dead keep the living out: a lease, half a lease after a gap, and a stall of 30 s; besides, those who live
+    // Dead nodes block live ones for a lease, half a lease after a gap, and a stall of 30 s at most. Besides, live nodes
     // hold for a while.
     assert!(
         grants > 400 && longest < 120_000,
@@ -452,17 +452,17 @@ fn whoever_lives_keeps_what_it_has() {
 }
 
 #[test]
-fn whoever_was_alone_keeps_what_it_has() {
+fn a_live_node_keeps_its_ticket_in_the_single_holder_form() {
     for step in [-3_600_000, 3_600_000, 5_100, 30_000, -20] {
         let mut stage = Stage::new();
         let (mut a, mut b) = (Actor::new(10_000, 1), Actor::new(10_000, 1));
-        stage.say(&mut a, &[], &[], &[1]);
-        // Also when it steps or stands still without another node,
+        stage.send(&mut a, &[], &[], &[1]);
+        // Also if the clock steps or stops without another node.
         stage.time += step;
-        assert!(holds(&stage.say(&mut a, &[], &[1], &[]).renewed), "{step}");
+        assert!(holds(&stage.send(&mut a, &[], &[1], &[]).renewed), "{step}");
         stage.time += 2_000;
-        assert!(holds(&stage.say(&mut a, &[], &[1], &[]).renewed), "{step}");
-        assert!(stage.is_lone());
+        assert!(holds(&stage.send(&mut a, &[], &[1], &[]).renewed), "{step}");
+        assert!(stage.is_single());
         // and when another node makes the first call after that.
         stage.time += step;
         stage.waits_in_vain(&mut a, &mut b, step);
@@ -471,26 +471,26 @@ fn whoever_was_alone_keeps_what_it_has() {
 }
 
 #[test]
-fn a_dead_one_that_was_alone_goes_one_lease_after_its_last_word() {
+fn a_single_holder_permit_expires_one_lease_after_its_last_heartbeat() {
     for (lease, step) in [(10_000, 0), (10_000, -3_600_000), (3_000, 0)] {
         let mut stage = Stage::new();
         let (mut dead, mut b) = (Actor::new(lease, 1), Actor::new(6_000, 1));
-        stage.say(&mut dead, &[], &[], &[1]);
+        stage.send(&mut dead, &[], &[], &[1]);
         stage.time += lease / 3;
-        stage.say(&mut dead, &[], &[1], &[]);
+        stage.send(&mut dead, &[], &[1], &[]);
         stage.time += step;
         let mut left = lease;
         while left > 0 {
-            let said = format!("lease {lease}, step {step}, {left} ms left");
+            let message = format!("lease {lease}, step {step}, {left} ms left");
             assert!(
-                !holds(&stage.say(&mut b, &[], &[], &[1]).acquired),
-                "{said}"
+                !holds(&stage.send(&mut b, &[], &[], &[1]).acquired),
+                "{message}"
             );
             stage.time += left.min(500);
             left -= left.min(500);
         }
         assert!(
-            holds(&stage.say(&mut b, &[], &[], &[1]).acquired),
+            holds(&stage.send(&mut b, &[], &[], &[1]).acquired),
             "{lease}"
         );
         assert_eq!(stage.permits(), vec![b.node.ticket(1)]);
@@ -498,11 +498,11 @@ fn a_dead_one_that_was_alone_goes_one_lease_after_its_last_word() {
 }
 
 #[test]
-fn what_was_said_alone_is_known_to_all() {
+fn a_conversion_preserves_the_single_holder_record() {
     let mut stage = Stage::new();
     let (mut a, mut b) = (Actor::new(10_000, 1), Actor::new(10_000, 1));
     let late = a.call(&[], &[], &[7]);
-    let [TicketState::Held { token: first }] = stage.say(&mut a, &[], &[], &[1]).acquired[..]
+    let [TicketState::Held { token: first }] = stage.send(&mut a, &[], &[], &[1]).acquired[..]
     else {
         panic!("it was alone");
     };
@@ -516,11 +516,11 @@ fn what_was_said_alone_is_known_to_all() {
     };
     assert_eq!((answer.released, same.released), (vec![true], vec![false]));
     assert_eq!(answer.acquired, same.acquired);
-    assert!(stage.is_lone());
+    assert!(stage.is_single());
 
-    // By a clock that stands behind what it was.
+    // The clock has stepped back.
     stage.time -= 3_600_000;
-    assert!(!holds(&stage.say(&mut b, &[], &[], &[1]).acquired));
+    assert!(!holds(&stage.send(&mut b, &[], &[], &[1]).acquired));
     assert_eq!(stage.exchange(&a, &late), Reply::Stale);
     let Reply::Done(same) = stage.exchange(&a, &again) else {
         panic!("stale");
@@ -530,26 +530,27 @@ fn what_was_said_alone_is_known_to_all() {
     let [TicketState::Held { token: second }] = same.acquired[..] else {
         panic!("{same:?}");
     };
-    assert_eq!(stage.say(&mut a, &[2], &[], &[]).in_use, 1);
-    let [TicketState::Held { token: third }] = stage.say(&mut b, &[], &[1], &[]).renewed[..] else {
+    assert_eq!(stage.send(&mut a, &[2], &[], &[]).in_use, 1);
+    let [TicketState::Held { token: third }] = stage.send(&mut b, &[], &[1], &[]).renewed[..]
+    else {
         panic!("it was granted");
     };
     assert!(first < second && second < third, "{first} {second} {third}");
 }
 
-/// What one node says alone, and others after it, is answered as it is where there is no key for it.
+/// Calls of one node, and later of others, get the same replies as in the general form.
 #[test]
-fn one_key_answers_as_three_do() {
+fn the_single_holder_form_answers_like_the_general_form() {
     let mut stage = Stage::new();
     let (mut alone, mut after) = (0, 0);
     for round in 0..200 {
         let () = redis::cmd("FLUSHALL").query(&mut stage.redis).unwrap();
         let mut actors: Vec<Actor> = (0..3).map(|_| Actor::new(10_000, 1)).collect();
-        let mut said: Vec<(usize, Call)> = Vec::new();
+        let mut message: Vec<(usize, Call)> = Vec::new();
         let mut others = 0;
         let most_alone = rand::random_range(1..20);
         while others < 8 {
-            let gone_on = said.len() > most_alone || (!said.is_empty() && !stage.is_lone());
+            let gone_on = message.len() > most_alone || (!message.is_empty() && !stage.is_single());
             let who = if gone_on { rand::random_range(0..3) } else { 0 };
             others += usize::from(gone_on);
             stage.time += rand::random_range(0..if gone_on { 200 } else { 2_000 });
@@ -563,21 +564,21 @@ fn one_key_answers_as_three_do() {
             call.try_acquire = call
                 .acquire
                 .split_off(rand::random_range(0..=call.acquire.len()));
-            // Now and then one comes late, or once more.
-            let recent = &said[said.len().saturating_sub(3)..];
+            // Some calls are executed late, or twice.
+            let recent = &message[message.len().saturating_sub(3)..];
             if let Some((_, earlier)) = recent.iter().find(|(other, _)| *other == who)
                 && rand::random_ratio(1, 5)
             {
                 call = earlier.clone();
             }
-            said.push((who, call.clone()));
+            message.push((who, call.clone()));
             let actor = &actors[who];
             let one = stage.exchange(actor, &call);
             let three = stage.exchange_under("three", Forms::GeneralOnly, actor, &call);
-            assert_eq!(one, three, "round {round}: {said:#?}");
+            assert_eq!(one, three, "round {round}: {message:#?}");
             let batched = stage.exchange_in_batch("batched", actor, &call);
-            assert_eq!(one, batched, "round {round}: {said:#?}");
-            let count = if stage.is_lone() {
+            assert_eq!(one, batched, "round {round}: {message:#?}");
+            let count = if stage.is_single() {
                 &mut alone
             } else {
                 &mut after
@@ -590,14 +591,14 @@ fn one_key_answers_as_three_do() {
 
 /// Else its late call about a released ticket would create a permit without an owner.
 #[test]
-fn a_short_lease_does_not_shorten_how_long_others_are_known() {
+fn a_short_lease_does_not_shorten_the_memory_of_other_nodes() {
     for forms in [Forms::WithSingleHolder, Forms::GeneralOnly] {
         let mut stage = Stage::new();
         let (mut a, mut b) = (Actor::new(10_000, 1), Actor::new(1_000, 1));
         let left = a.call(&[1], &[], &[]);
         stage.exchange_under("p", forms, &a, &left);
-        let word = b.call(&[], &[], &[]);
-        stage.exchange_under("p", forms, &b, &word);
+        let heartbeat = b.call(&[], &[], &[]);
+        stage.exchange_under("p", forms, &b, &heartbeat);
         let known: i64 = redis::cmd("PTTL")
             .arg("p:limit:{q}:meta")
             .query(&mut stage.redis)
@@ -607,7 +608,7 @@ fn a_short_lease_does_not_shorten_how_long_others_are_known() {
 }
 
 #[test]
-fn tokens_rise_over_a_deleted_record_while_the_clock_steps_back() {
+fn tokens_increase_after_a_deleted_record_while_the_clock_steps_back() {
     let mut stage = Stage::new();
     let (mut a, mut b) = (Actor::new(10_000, 1), Actor::new(10_000, 1));
     let mut last = 0;
@@ -631,7 +632,7 @@ fn tokens_rise_over_a_deleted_record_while_the_clock_steps_back() {
         });
         let call = actor.call(&[1], &[], &[]);
         stage.exchange_in_batch("p", actor, &call);
-        assert!(!stage.is_lone(), "the record is deleted");
+        assert!(!stage.is_single(), "the record is deleted");
         stage.time -= 1_000;
     }
 }
@@ -654,14 +655,14 @@ fn a_late_call_about_a_deleted_record_changes_nothing() {
     for call in [&late, &again] {
         assert_eq!(stage.exchange_in_batch("p", &a, call), Reply::Stale);
         assert_eq!(stage.exchange(&a, call), Reply::Stale);
-        assert!(!stage.is_lone());
+        assert!(!stage.is_single());
     }
     let later = a.call(&[], &[], &[2]);
     assert!(matches!(stage.exchange(&a, &later), Reply::Done(_)));
 }
 
 #[test]
-fn a_late_call_changes_nothing_though_another_node_has_the_record() {
+fn a_late_call_changes_nothing_when_another_node_owns_the_record() {
     for in_batch in [false, true] {
         let mut stage = Stage::new();
         let (mut a, mut b) = (Actor::new(10_000, 2), Actor::new(10_000, 2));
@@ -677,12 +678,12 @@ fn a_late_call_changes_nothing_though_another_node_has_the_record() {
             false => stage.exchange(&a, &late),
         };
         assert_eq!(reply, Reply::Stale);
-        assert!(stage.is_lone(), "only the other node has a permit");
+        assert!(stage.is_single(), "only the other node has a permit");
     }
 }
 
 #[test]
-fn a_short_lease_does_not_shorten_how_long_the_highest_token_stays() {
+fn a_short_lease_does_not_shorten_the_memory_of_the_highest_token() {
     let mut stage = Stage::new();
     for lease in [60_000, 1_000] {
         let mut actor = Actor::new(lease, 1);

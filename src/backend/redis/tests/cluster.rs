@@ -28,7 +28,7 @@ async fn acquire(peer: &Peer, queue: &Queue, ticket: u64) -> Result<Outcome, Err
         acquire,
         ..peer.call()
     };
-    peer.say(call).await
+    peer.send(call).await
 }
 
 /// The same slot as the server reckons, for all keys of any name.
@@ -58,7 +58,7 @@ fn all_keys_of_a_name_are_in_one_slot() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn names_are_at_their_nodes_and_pushes_come_once() {
+async fn names_are_routed_to_their_nodes_and_pushes_arrive_once() {
     let cluster = RedisCluster::start(3, false);
     let (a, mut b) = (Peer::of(redis(&cluster)), Peer::of(redis(&cluster)));
     a.session.check(LEASE).await.unwrap();
@@ -85,7 +85,7 @@ async fn names_are_at_their_nodes_and_pushes_come_once() {
                 release: vec![round],
                 ..a.call()
             };
-            a.say(release).await.unwrap();
+            a.send(release).await.unwrap();
             assert_eq!(b.granted().await.ticket, round);
             sleep(Duration::from_millis(30)).await;
             let again: Vec<_> = std::iter::from_fn(|| b.events.try_recv().ok()).collect();
@@ -98,14 +98,14 @@ async fn names_are_at_their_nodes_and_pushes_come_once() {
                 release: vec![round],
                 ..b.call()
             };
-            b.say(release).await.unwrap();
+            b.send(release).await.unwrap();
         }
     }
 }
 
 /// With all its keys a name is followed from node to node. While one does not exist, as without a queue, neither node answers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slot_on_its_way_is_followed() {
+async fn a_migrating_slot_is_followed() {
     let cluster = RedisCluster::start(3, false);
     let (a, mut b) = (Peer::of(redis(&cluster)), Peer::of(redis(&cluster)));
     let (from, to) = (&cluster.nodes[0], &cluster.nodes[1]);
@@ -116,24 +116,24 @@ async fn a_slot_on_its_way_is_followed() {
             release: vec![1],
             ..peer.call()
         };
-        peer.say(call).await.unwrap();
+        peer.send(call).await.unwrap();
     };
     let meanwhile = async |from: &RedisServer, to: &RedisServer| {
         let half_way = Duration::from_millis(900);
         std::thread::scope(|scope| {
             let moving = scope.spawn(|| cluster.move_slot(slot(&queue), from, to, half_way));
-            let said = tokio::task::block_in_place(|| {
+            let message = tokio::task::block_in_place(|| {
                 tokio::runtime::Handle::current().block_on(async {
                     sleep(half_way / 3).await;
                     let start = Instant::now();
-                    let said = acquire(&a, &queue, 1).await;
+                    let message = acquire(&a, &queue, 1).await;
                     assert!(start.elapsed() < Duration::from_millis(500));
-                    said
+                    message
                 })
             });
             assert!(!moving.is_finished());
             moving.join().unwrap();
-            said
+            message
         })
     };
     let held = acquire(&a, &queue, 1).await.unwrap().acquired;
@@ -155,7 +155,7 @@ async fn a_slot_on_its_way_is_followed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_wrong_is_said_soon() {
+async fn failures_are_reported_soon() {
     let mut cluster = RedisCluster::start(3, false);
     let single = RedisServer::start();
     let check = async |redis: Redis| {
@@ -175,7 +175,7 @@ async fn what_is_wrong_is_said_soon() {
     let list = cluster.addresses().join(",");
     let by_url = Redis::of_any_url(&format!("redis+cluster://{list}")).unwrap();
     Peer::of(by_url).session.check(LEASE).await.unwrap();
-    // For one server, asked about names of others.
+    // One server gets calls about names of other nodes.
     let one = Peer::new(&cluster.nodes[0].url());
     let elsewhere = queue_at(&cluster, cluster.nodes[1].port());
     let error = acquire(&one, &elsewhere, 1).await.unwrap_err();
@@ -219,7 +219,7 @@ async fn what_is_wrong_is_said_soon() {
     for queue in &queues {
         acquire(&a, queue, 1).await.unwrap();
     }
-    // One node has no replica: its names are gone with it, and in time all others (cluster-require-full-coverage).
+    // One node has no replica: its names become unavailable with it, and later all others (cluster-require-full-coverage).
     cluster.nodes[1].kill();
     for _ in 0..10 {
         let start = Instant::now();
@@ -278,9 +278,9 @@ fn nodes_are_checked_when_given() {
     assert!(shown.contains("h:1") && !shown.contains("hush"), "{shown}");
 }
 
-/// The names of a node that is gone are refused, however well the others answer.
+/// The names of a missing node are refused while the others answer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_part_that_is_gone_keeps_nobody_waiting() {
+async fn a_missing_shard_delays_no_other_shard() {
     let mut cluster = RedisCluster::start(3, false);
     for node in &cluster.nodes {
         node.command(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
@@ -316,9 +316,9 @@ async fn a_part_that_is_gone_keeps_nobody_waiting() {
     timeout(Duration::from_secs(10), back).await.unwrap();
 }
 
-/// As while a fleet goes over from the one to the other, where a cluster has one node or a proxy shows it as one server.
+/// As during a migration of a fleet: the cluster has one node, or a proxy presents it as one server.
 #[tokio::test]
-async fn who_takes_a_node_for_a_server_shares_its_permits() {
+async fn a_single_server_client_of_a_cluster_node_shares_its_permits() {
     let cluster = RedisCluster::start(1, false);
     let one = Peer::new(&cluster.nodes[0].url());
     let other = Peer::of(redis(&cluster));

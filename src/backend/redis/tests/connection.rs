@@ -1,10 +1,10 @@
-//! The link: servers that are down, slow, restarted, or cut off.
+//! Connections to servers that are down, slow, restarted, or cut off.
 
 use super::*;
 use crate::backend::support::proxy::{Mode, Proxy, Way};
 
 #[tokio::test]
-async fn a_server_that_is_down_is_said_at_once() {
+async fn a_call_to_a_stopped_server_fails_at_once() {
     let mut server = RedisServer::start();
     let mut a = Peer::new(&server.url());
     a.acquire(&[1]).await;
@@ -29,8 +29,26 @@ async fn a_server_that_is_down_is_said_at_once() {
     a.resynced().await;
 }
 
+/// In 5 s the shortest pauses allow 13 attempts. A constant pause as long as the first one would allow 200.
 #[tokio::test]
-async fn a_server_of_another_kind_is_said_in_plain_words() {
+async fn a_refused_login_is_repeated_with_growing_pauses() {
+    const WINDOW: Duration = Duration::from_secs(5);
+    let server = RedisServer::start_with(&["--requirepass", "secret"]);
+    let proxy = Proxy::start(server.port()).await;
+    let url = proxy.url().replace("redis://", "redis://:mistaken@");
+    let a = Peer::new(&url);
+    let start = Instant::now();
+    while start.elapsed() < WINDOW {
+        let error = a.try_acquire_tickets(&[1]).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+        sleep(Duration::from_millis(2)).await;
+    }
+    let attempts = proxy.connections();
+    assert!((3..=13).contains(&attempts), "{attempts}");
+}
+
+#[tokio::test]
+async fn a_server_of_another_kind_is_an_incompatible_server() {
     let other = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("redis://{}", other.local_addr().unwrap());
     tokio::spawn(async move {
@@ -41,11 +59,12 @@ async fn a_server_of_another_kind_is_said_in_plain_words() {
     });
     let error = Peer::new(&url).try_acquire_tickets(&[1]).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Incompatible, "{error}");
+    assert!(error.to_string().contains("not RESP"), "{error}");
     assert!(!error.to_string().contains('\n'), "{error}");
 }
 
 #[tokio::test]
-async fn a_restart_between_two_calls_goes_unnoticed() {
+async fn a_restart_between_two_calls_fails_no_call() {
     let mut server = RedisServer::start();
     let mut a = Peer::new(&server.url());
     a.acquire(&[1]).await;
@@ -57,7 +76,7 @@ async fn a_restart_between_two_calls_goes_unnoticed() {
 }
 
 #[tokio::test]
-async fn a_call_given_up_without_any_answer_makes_a_new_connection() {
+async fn an_abandoned_call_without_an_answer_opens_a_new_connection() {
     let server = RedisServer::start();
     let a = Peer::new(&server.url());
     let connections = || server.command(&["INFO", "stats"]).text();
@@ -71,15 +90,19 @@ async fn a_call_given_up_without_any_answer_makes_a_new_connection() {
     a.acquire(&[1]).await;
     let before = connections();
     server.pause();
-    // Dropped too soon to say anything.
+    // Dropped before it can send anything.
     let call = exchange_one(&*a.session, a.call());
     assert!(timeout(Duration::from_millis(5), call).await.is_err());
     server.resume();
     a.acquire(&[1]).await;
-    assert_eq!(connections() - before, 1, "only that of this question");
+    assert_eq!(
+        connections() - before,
+        1,
+        "only the connection of this call"
+    );
     server.pause();
     a.give_up().await;
-    // Connecting goes on while calls that wait for it are given up.
+    // The connection attempt continues while calls that wait for it are given up.
     a.give_up().await;
     a.give_up().await;
     server.resume();
@@ -129,7 +152,7 @@ async fn a_black_hole_costs_one_call() {
 }
 
 #[tokio::test]
-async fn an_attempt_to_connect_has_an_end() {
+async fn a_connection_attempt_times_out() {
     let server = RedisServer::start();
     let a = Peer::new(&server.url());
     server.pause();
@@ -143,7 +166,7 @@ async fn an_attempt_to_connect_has_an_end() {
 }
 
 #[tokio::test]
-async fn sockets_databases_and_full_houses() {
+async fn unix_sockets_databases_and_connection_limits() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("redis.sock");
     let socket = socket.to_str().unwrap();
@@ -170,7 +193,7 @@ async fn sockets_databases_and_full_houses() {
 
 /// Many names at once, while connections are cut and scripts forgotten.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn goes_on_while_connections_are_cut() {
+async fn calls_succeed_while_connections_are_cut() {
     let server = RedisServer::start();
     let a = Arc::new(Peer::new(&server.url()));
     let tasks: Vec<_> = (0..16)
@@ -194,7 +217,7 @@ async fn goes_on_while_connections_are_cut() {
                             ..a.call()
                         }
                     };
-                    match a.say(call).await {
+                    match a.send(call).await {
                         Ok(_) => done += 1,
                         Err(error) => {
                             assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");

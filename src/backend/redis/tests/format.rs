@@ -1,4 +1,4 @@
-//! Records with an unknown format version: refused with an error, and left as they are.
+//! Records with an unknown format version: refused with an error, and not changed.
 
 use super::batch::{acquire_1, calls, exchange, name};
 use super::*;
@@ -63,12 +63,12 @@ async fn a_record_of_another_node_is_refused_and_its_ticket_stays_queued() {
             release: vec![1],
             ..a.call()
         };
-        assert_incompatible(&a.say(release).await.unwrap_err(), &parts);
+        assert_incompatible(&a.send(release).await.unwrap_err(), &parts);
         let renew = Call {
             renew: vec![1],
             ..a.call()
         };
-        assert_incompatible(&a.say(renew).await.unwrap_err(), &parts);
+        assert_incompatible(&a.send(renew).await.unwrap_err(), &parts);
         let inspection = a.session.inspect(queue()).await;
         assert_incompatible(&inspection.unwrap_err(), &parts);
         let eviction = a.session.evict(queue(), b.node.ticket(7)).await;
@@ -100,7 +100,7 @@ async fn a_sweep_drops_no_unknown_record() {
             renew: vec![1],
             ..a.call()
         };
-        if let Err(error) = a.say(renew).await {
+        if let Err(error) = a.send(renew).await {
             refused = Some(error);
             break;
         }
@@ -110,7 +110,7 @@ async fn a_sweep_drops_no_unknown_record() {
 }
 
 #[tokio::test]
-async fn the_callers_record_and_the_state_are_refused() {
+async fn unknown_records_of_the_caller_and_of_the_state_are_refused() {
     for change in [APPEND, RAISE] {
         let server = RedisServer::start();
         let (a, b) = (Peer::new(&server.url()), Peer::new(&server.url()));
@@ -124,7 +124,7 @@ async fn the_callers_record_and_the_state_are_refused() {
                 release: vec![1],
                 ..a.call()
             };
-            assert_incompatible(&a.say(release).await.unwrap_err(), &[meta, field]);
+            assert_incompatible(&a.send(release).await.unwrap_err(), &[meta, field]);
             let inspection = b.session.inspect(queue()).await;
             assert_incompatible(&inspection.unwrap_err(), &[meta, field]);
             assert_eq!(dump(&server), before);

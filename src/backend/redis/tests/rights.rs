@@ -11,7 +11,7 @@ fn user(server: &RedisServer, rights: &str) -> String {
 }
 
 #[tokio::test]
-async fn the_least_rights_are_enough() {
+async fn the_documented_rights_are_enough() {
     let server = RedisServer::start();
     let url = user(
         &server,
@@ -50,13 +50,13 @@ async fn each_missing_right_is_named() {
         server.command(&["SCRIPT", "FLUSH"]);
         let error = Peer::new(&url).session.check(LEASE).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Denied, "{right}: {error}");
-        let said = error.to_string().to_lowercase();
-        assert!(said.contains(&right[1..]), "{right}: {error}");
+        let message = error.to_string().to_lowercase();
+        assert!(message.contains(&right[1..]), "{right}: {error}");
         assert!(
-            said.contains("127.0.0.1") && !said.contains("secret"),
+            message.contains("127.0.0.1") && !message.contains("secret"),
             "{error}"
         );
-        // Nothing that is left stays for ever, unless that is the very right.
+        // Every remaining key expires, unless PEXPIRE is the missing right.
         for key in server.command(&["KEYS", "*"]).list() {
             let left = server.command(&["PTTL", &key]).int();
             assert!(left >= 0 || right == "+pexpire", "{right}: {key}");
@@ -79,18 +79,18 @@ async fn each_missing_right_is_named() {
 }
 
 #[tokio::test]
-async fn all_that_is_missing_is_named_at_once() {
+async fn all_missing_rights_are_named_at_once() {
     let server = RedisServer::start();
     let missing = async |rights: &str| {
         let error = Peer::new(&user(&server, rights)).session.check(LEASE).await;
-        let said = error.unwrap_err().to_string();
-        let (_, missing) = said.split_once("missing: ").expect("a list");
+        let message = error.unwrap_err().to_string();
+        let (_, missing) = message.split_once("missing: ").expect("a list");
         missing.to_owned()
     };
     let needed: BTreeSet<_> = RIGHTS.split_whitespace().collect();
     let none = missing("-@all").await;
     assert_eq!(none.split(' ').collect::<BTreeSet<_>>(), needed);
-    // Not of the commands, but of what they are for.
+    // The right to keys and channels, not to commands.
     assert_eq!(
         missing("resetkeys ~other:* +@all resetchannels &shop:push:*").await,
         "~shop:*"

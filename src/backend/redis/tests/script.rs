@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test]
-async fn grants_queues_and_hands_on() {
+async fn a_release_grants_the_next_queued_ticket() {
     let server = RedisServer::start();
     let (a, mut b) = (Peer::new(&server.url()), Peer::new(&server.url()));
     let first = a.acquire(&[1]).await;
@@ -20,7 +20,7 @@ async fn grants_queues_and_hands_on() {
     );
     // Only nodes with queued tickets have to poll, and no ticket overtakes the queue.
     let tried = a
-        .say(Call {
+        .send(Call {
             try_acquire: vec![2],
             ..a.call()
         })
@@ -48,7 +48,7 @@ async fn grants_queues_and_hands_on() {
 }
 
 #[tokio::test]
-async fn own_grants_come_with_the_reply() {
+async fn own_grants_are_in_the_reply() {
     let server = RedisServer::start();
     let a = Peer::new(&server.url()).limit(2);
     let acquired = a.acquire(&[1, 2, 3, 4, 5]).await.acquired;
@@ -56,7 +56,7 @@ async fn own_grants_come_with_the_reply() {
         plain(&acquired),
         [HELD, HELD, WAITING, WAITING, WAITING].concat()
     );
-    // A place is not a permit, and cannot be kept.
+    // A queue entry is not a permit and cannot be renewed.
     assert_eq!(a.renew(&[3]).await.renewed, vec![TicketState::Gone]);
     let left = a.release(&[4, 2, 1]).await;
     let tickets: Vec<u64> = left.granted.iter().map(|grant| grant.ticket).collect();
@@ -73,7 +73,7 @@ async fn own_grants_come_with_the_reply() {
         acquire: vec![6],
         ..a.call()
     };
-    let both = a.say(call).await.unwrap();
+    let both = a.send(call).await.unwrap();
     assert_eq!(plain(&both.acquired), HELD);
     assert_eq!(both.granted.len(), 1);
 }
@@ -92,14 +92,14 @@ async fn a_late_call_changes_nothing() {
         acquire: vec![2],
         ..a.call()
     };
-    let first = a.say(same.clone()).await.unwrap();
-    let again = a.say(same).await.unwrap();
+    let first = a.send(same.clone()).await.unwrap();
+    let again = a.send(same).await.unwrap();
     assert_eq!(first.acquired, again.acquired);
     assert_eq!(again.in_use, 1);
 }
 
 #[tokio::test]
-async fn a_full_call_is_carried_out() {
+async fn a_call_with_all_operations_is_executed() {
     let server = RedisServer::start();
     let a = Peer::new(&server.url()).limit(100);
     let tickets: Vec<u64> = (1..=256).collect();
@@ -142,7 +142,7 @@ async fn survives_script_flush() {
 }
 
 #[tokio::test]
-async fn something_else_under_a_key_is_said_and_left_alone() {
+async fn a_foreign_value_under_a_key_is_refused_and_unchanged() {
     for key in keys() {
         let server = RedisServer::start();
         server.command(&["SET", key, "mine"]);
@@ -158,7 +158,7 @@ async fn something_else_under_a_key_is_said_and_left_alone() {
         assert_eq!(server.command(&["DBSIZE"]).int(), 1, "{key}");
         assert_eq!(server.command(&["GET", key]).text(), "mine");
     }
-    // Also when it comes later.
+    // Also if it arrives later.
     let server = RedisServer::start();
     let a = Peer::new(&server.url());
     a.acquire(&[1]).await;
@@ -175,7 +175,7 @@ async fn something_else_under_a_key_is_said_and_left_alone() {
 }
 
 #[tokio::test]
-async fn full_memory_lets_permits_be_kept_and_left() {
+async fn full_memory_permits_renewals_and_releases() {
     let server = RedisServer::start();
     let (a, mut b) = (Peer::new(&server.url()), Peer::new(&server.url()));
     a.acquire(&[1]).await;
@@ -199,11 +199,11 @@ async fn an_idle_name_leaves_nothing() {
         Peer::new(&server.url()).lease(lease),
     );
     let left = |key: &str| server.command(&["PTTL", key]).int();
-    let [permits, queue, meta, lone] = keys();
+    let [permits, queue, meta, single] = keys();
     a.acquire(&[1]).await;
-    assert!(left(lone) > 3_600_000);
+    assert!(left(single) > 3_600_000);
     b.acquire(&[2]).await;
-    assert_eq!(left(lone), -2);
+    assert_eq!(left(single), -2);
     for key in [permits, queue, meta] {
         assert!(left(key) > 3_600_000, "{key}");
     }
@@ -224,9 +224,9 @@ async fn an_idle_name_leaves_nothing() {
     // The same in the single-holder form.
     a.acquire(&[4]).await;
     a.renew(&[4]).await;
-    assert!(left(lone) > 3_600_000);
+    assert!(left(single) > 3_600_000);
     a.release(&[4]).await;
-    assert!((1..=1000).contains(&left(lone)), "{}", left(lone));
+    assert!((1..=1000).contains(&left(single)), "{}", left(single));
     sleep(Duration::from_millis(1100)).await;
     assert_eq!(server.command(&["DBSIZE"]).int(), 0);
 }
@@ -250,7 +250,7 @@ async fn tokens_increase_across_a_flush() {
 }
 
 #[tokio::test]
-async fn a_stall_takes_nothing_from_the_living() {
+async fn a_stall_evicts_no_live_ticket() {
     let server = RedisServer::start();
     let lease = Duration::from_millis(600);
     let (a, b) = (
@@ -264,7 +264,7 @@ async fn a_stall_takes_nothing_from_the_living() {
     server.pause();
     sleep(lease * 2).await;
     server.resume();
-    // The first to call is not the holder: it must not get in, nor lose its place.
+    // The first node that calls is not the holder: it must neither acquire nor lose its queue entry.
     assert_eq!(b.acquire(&[2]).await.acquired, WAITING);
     assert_eq!(plain(&a.renew(&[1]).await.renewed), HELD);
     for _ in 0..4 {
@@ -272,14 +272,14 @@ async fn a_stall_takes_nothing_from_the_living() {
         assert_eq!(b.acquire(&[2]).await.acquired, WAITING);
         assert_eq!(plain(&a.renew(&[1]).await.renewed), HELD);
     }
-    // The dead one has gone meanwhile.
+    // The ticket of the dead node was removed meanwhile.
     let seen = b.session.inspect(queue()).await.unwrap();
     assert_eq!((seen.in_use, seen.queued), (1, 1));
     assert_eq!(server.command(&["ZCARD", keys()[0]]).int(), 1);
 }
 
 #[tokio::test]
-async fn the_dead_go_after_a_lease() {
+async fn silent_nodes_are_forgotten_after_one_lease() {
     let server = RedisServer::start();
     let lease = Duration::from_millis(500);
     let holder = Peer::new(&server.url()).lease(lease);
@@ -299,7 +299,7 @@ async fn the_dead_go_after_a_lease() {
         "{took:?}"
     );
     assert_eq!((outcome.in_use, outcome.queued), (1, 0));
-    // What is forgotten leaves no trace in meta either.
+    // A forgotten node has no field in meta either.
     for _ in 0..12 {
         sleep(lease / 5).await;
         b.renew(&[9]).await;
@@ -308,7 +308,7 @@ async fn the_dead_go_after_a_lease() {
     assert!(b.events.try_recv().is_ok());
 }
 
-/// A gap that endangers short leases only does not keep the dead for half of a long one.
+/// A gap that endangers only short leases does not keep expired permits for half of a long lease.
 #[tokio::test]
 async fn a_long_lease_beside_a_short_one() {
     let server = RedisServer::start();
@@ -319,7 +319,7 @@ async fn a_long_lease_beside_a_short_one() {
     long.acquire(&[1]).await;
     let dead = Peer::new(&server.url()).limit(2).lease(short);
     dead.acquire(&[1]).await;
-    // Seldom enough for each call to come after a gap.
+    // So rarely that each call follows a gap.
     for _ in 0..4 {
         sleep(short).await;
         long.acquire(&[2]).await;
@@ -328,24 +328,24 @@ async fn a_long_lease_beside_a_short_one() {
     assert_eq!(plain(&renewed.renewed), [HELD, HELD].concat());
 }
 
-/// Whatever is said in whatever order comes out as it would with a plain queue.
+/// Random calls in random order have the same result as on a model queue.
 #[tokio::test]
-async fn random_calls_match_a_plain_queue() {
+async fn random_calls_match_a_model_queue() {
     let server = RedisServer::start();
     let mut peers: Vec<Peer> = (0..3).map(|_| Peer::new(&server.url())).collect();
     for peer in &peers {
         peer.renew(&[]).await;
     }
-    let (mut holders, mut line) = (Vec::<(usize, u64)>::new(), Vec::<(usize, u64)>::new());
+    let (mut holders, mut waiting) = (Vec::<(usize, u64)>::new(), Vec::<(usize, u64)>::new());
     let mut limits = [1; 3];
     let mut expected = vec![Vec::new(); 3];
     let mut last_token = 0;
     for step in 0..3000 {
-        let who = rand::random_range(0..3);
+        let peer = rand::random_range(0..3);
         if rand::random_ratio(1, 8) {
-            limits[who] = rand::random_range(1..5);
+            limits[peer] = rand::random_range(1..5);
         }
-        peers[who].limit = limits[who];
+        peers[peer].limit = limits[peer];
         let pick = |most: usize| -> Vec<u64> {
             let count = rand::random_range(0..=most);
             (0..count)
@@ -362,29 +362,29 @@ async fn random_calls_match_a_plain_queue() {
             renew,
             acquire: wanted,
             try_acquire,
-            ..peers[who].call()
+            ..peers[peer].call()
         };
 
         let mut outcome = Outcome::default();
         for ticket in &call.release {
-            outcome.released.push(holders.contains(&(who, *ticket)));
-            holders.retain(|held| *held != (who, *ticket));
-            line.retain(|place| *place != (who, *ticket));
+            outcome.released.push(holders.contains(&(peer, *ticket)));
+            holders.retain(|held| *held != (peer, *ticket));
+            waiting.retain(|entry| *entry != (peer, *ticket));
         }
         for ticket in &call.renew {
-            let held = holders.contains(&(who, *ticket));
+            let held = holders.contains(&(peer, *ticket));
             outcome
                 .renewed
                 .push(if held { HELD[0] } else { TicketState::Gone });
         }
         let mut own = Vec::new();
-        while let Some(head) = line.first().copied() {
+        while let Some(head) = waiting.first().copied() {
             if holders.len() >= limits[head.0] as usize {
                 break;
             }
-            line.remove(0);
+            waiting.remove(0);
             holders.push(head);
-            if head.0 == who {
+            if head.0 == peer {
                 own.push(head.1)
             } else {
                 expected[head.0].push(head.1)
@@ -397,16 +397,16 @@ async fn random_calls_match_a_plain_queue() {
             .map(|ticket| (ticket, true))
             .chain(tried)
         {
-            let ticket = (who, *ticket);
+            let ticket = (peer, *ticket);
             let state = if holders.contains(&ticket) {
                 HELD[0]
-            } else if line.contains(&ticket) {
+            } else if waiting.contains(&ticket) {
                 TicketState::Queued
-            } else if line.is_empty() && holders.len() < limits[who] as usize {
+            } else if waiting.is_empty() && holders.len() < limits[peer] as usize {
                 holders.push(ticket);
                 HELD[0]
             } else if queues {
-                line.push(ticket);
+                waiting.push(ticket);
                 TicketState::Queued
             } else {
                 TicketState::Refused
@@ -417,16 +417,16 @@ async fn random_calls_match_a_plain_queue() {
                 outcome.tried.push(state)
             }
         }
-        let said = format!("step {step}: {call:?}");
-        let answer = peers[who].say(call).await.unwrap();
-        assert_eq!(answer.released, outcome.released, "{said}");
-        assert_eq!(plain(&answer.renewed), outcome.renewed, "{said}");
-        assert_eq!(plain(&answer.acquired), outcome.acquired, "{said}");
-        assert_eq!(plain(&answer.tried), outcome.tried, "{said}");
+        let message = format!("step {step}: {call:?}");
+        let answer = peers[peer].send(call).await.unwrap();
+        assert_eq!(answer.released, outcome.released, "{message}");
+        assert_eq!(plain(&answer.renewed), outcome.renewed, "{message}");
+        assert_eq!(plain(&answer.acquired), outcome.acquired, "{message}");
+        assert_eq!(plain(&answer.tried), outcome.tried, "{message}");
         assert_eq!(
             (answer.in_use, answer.queued),
-            (holders.len() as u64, line.len() as u64),
-            "{said}"
+            (holders.len() as u64, waiting.len() as u64),
+            "{message}"
         );
         assert_eq!(
             answer
@@ -435,38 +435,38 @@ async fn random_calls_match_a_plain_queue() {
                 .map(|grant| grant.ticket)
                 .collect::<Vec<_>>(),
             own,
-            "{said}"
+            "{message}"
         );
         assert_eq!(
             answer.poll_after.is_some(),
-            line.iter().any(|place| place.0 == who),
-            "{said}"
+            waiting.iter().any(|entry| entry.0 == peer),
+            "{message}"
         );
         for grant in &answer.granted {
-            assert!(grant.token > last_token, "{said}");
+            assert!(grant.token > last_token, "{message}");
             last_token = grant.token;
         }
         for (peer, expected) in peers.iter_mut().zip(&mut expected) {
             for ticket in expected.drain(..) {
-                assert_eq!(peer.granted().await.ticket, ticket, "{said}");
+                assert_eq!(peer.granted().await.ticket, ticket, "{message}");
             }
         }
-        if rand::random_ratio(1, 20) && !(holders.is_empty() && line.is_empty()) {
-            let (node, ticket) = *holders.iter().chain(&line).next_back().unwrap();
+        if rand::random_ratio(1, 20) && !(holders.is_empty() && waiting.is_empty()) {
+            let (node, ticket) = *holders.iter().chain(&waiting).next_back().unwrap();
             let name = peers[node].node.ticket(ticket);
             assert!(
-                peers[who].session.evict(queue(), name).await.unwrap(),
-                "{said}"
+                peers[peer].session.evict(queue(), name).await.unwrap(),
+                "{message}"
             );
             holders.retain(|held| *held != (node, ticket));
-            line.retain(|place| *place != (node, ticket));
-            while let Some(head) = line.first().copied() {
+            waiting.retain(|entry| *entry != (node, ticket));
+            while let Some(head) = waiting.first().copied() {
                 if holders.len() >= limits[head.0] as usize {
                     break;
                 }
-                line.remove(0);
+                waiting.remove(0);
                 holders.push(head);
-                assert_eq!(peers[head.0].granted().await.ticket, head.1, "{said}");
+                assert_eq!(peers[head.0].granted().await.ticket, head.1, "{message}");
             }
         }
     }
@@ -502,12 +502,12 @@ async fn inspect_and_evict() {
     );
 }
 
-/// What a lone acquire and release cost the server, counted in commands.
+/// Counts the commands of an acquire and a release in the single-holder form.
 #[tokio::test]
-async fn a_lone_pair_touches_little() {
+async fn a_single_holder_pair_executes_few_commands() {
     let server = RedisServer::start();
     let a = Peer::new(&server.url());
-    let [.., lone] = keys();
+    let [.., single] = keys();
     a.acquire(&[1]).await;
     a.release(&[1]).await;
     let stats = stats_of_pairs(&server, &a).await;
@@ -522,13 +522,13 @@ async fn a_lone_pair_touches_little() {
     assert_eq!(others.map(calls), [0; 8]);
     // In one key.
     a.acquire(&[200]).await;
-    assert_eq!(server.command(&["EXISTS", lone]).int(), 1);
+    assert_eq!(server.command(&["EXISTS", single]).int(), 1);
     assert_eq!(server.command(&["DBSIZE"]).int(), 1);
 }
 
 /// The same with several holders and no queue.
 #[tokio::test]
-async fn a_pair_beside_others_touches_little() {
+async fn a_general_form_pair_executes_few_commands() {
     let server = RedisServer::start();
     let a = Peer::new(&server.url()).limit(8);
     let [permits, _, meta, _] = keys();
@@ -557,7 +557,7 @@ async fn a_pair_beside_others_touches_little() {
     assert_eq!(server.command(&["DBSIZE"]).int(), 2);
 }
 
-/// What the server was told for a hundred pairs.
+/// Returns the command statistics of a hundred pairs.
 async fn stats_of_pairs(server: &RedisServer, a: &Peer) -> String {
     server.command(&["CONFIG", "RESETSTAT"]);
     for ticket in 2..102 {
@@ -567,15 +567,15 @@ async fn stats_of_pairs(server: &RedisServer, a: &Peer) -> String {
     server.command(&["INFO", "commandstats"]).text()
 }
 
-/// How often the server was told so.
+/// Returns how often the server executed a command.
 pub(super) fn calls(stats: &str, command: &str) -> u64 {
-    let line = format!("cmdstat_{command}:calls=");
-    let line = stats.lines().find_map(|stat| stat.strip_prefix(&line));
-    line.map_or(0, |stat| stat.split(',').next().unwrap().parse().unwrap())
+    let prefix = format!("cmdstat_{command}:calls=");
+    let stat = stats.lines().find_map(|stat| stat.strip_prefix(&prefix));
+    stat.map_or(0, |stat| stat.split(',').next().unwrap().parse().unwrap())
 }
 
 #[tokio::test]
-async fn nobody_passes_a_queue_whose_meta_was_lost() {
+async fn no_ticket_overtakes_a_queue_whose_meta_was_lost() {
     let server = RedisServer::start();
     let (a, b, c) = (
         Peer::new(&server.url()),
@@ -588,13 +588,13 @@ async fn nobody_passes_a_queue_whose_meta_was_lost() {
     server.command(&["DEL", meta]);
     assert_eq!(c.acquire(&[1]).await.acquired, WAITING);
     b.acquire(&[1, 2, 3]).await;
-    let line = server.command(&["ZRANGE", queue, "0", "-1"]).list();
-    assert_eq!(line.last(), Some(&c.node.ticket(1)), "{line:?}");
+    let waiting = server.command(&["ZRANGE", queue, "0", "-1"]).list();
+    assert_eq!(waiting.last(), Some(&c.node.ticket(1)), "{waiting:?}");
 }
 
-/// A lone permit that cannot become one of several leaves nothing behind.
+/// A single-holder permit that cannot be converted leaves no state.
 #[tokio::test]
-async fn something_else_beside_a_lone_permit_makes_no_permit_of_nobody() {
+async fn a_foreign_value_beside_a_single_holder_permit_creates_no_permit() {
     for key in &keys()[..3] {
         let server = RedisServer::start();
         let (a, b) = (Peer::new(&server.url()), Peer::new(&server.url()));
@@ -611,7 +611,7 @@ async fn something_else_beside_a_lone_permit_makes_no_permit_of_nobody() {
 }
 
 #[tokio::test]
-async fn a_permit_whose_meta_was_lost_is_left_as_one() {
+async fn a_permit_whose_meta_was_lost_is_released_as_a_permit() {
     let server = RedisServer::start();
     let (a, b) = (Peer::new(&server.url()), Peer::new(&server.url()));
     a.acquire(&[1]).await;
@@ -622,7 +622,7 @@ async fn a_permit_whose_meta_was_lost_is_left_as_one() {
 }
 
 #[tokio::test]
-async fn a_lone_permit_is_seen_and_evicted() {
+async fn a_single_holder_permit_is_inspected_and_evicted() {
     let server = RedisServer::start();
     let (a, b) = (Peer::new(&server.url()), Peer::new(&server.url()));
     a.acquire(&[1]).await;
@@ -647,16 +647,16 @@ async fn a_lone_permit_is_seen_and_evicted() {
 }
 
 #[tokio::test]
-async fn full_memory_lets_a_lone_permit_be_kept_left_and_shared() {
+async fn full_memory_permits_single_holder_renewal_release_and_conversion() {
     let server = RedisServer::start();
     let (a, mut b) = (Peer::new(&server.url()), Peer::new(&server.url()));
     a.acquire(&[1]).await;
     server.command(&["CONFIG", "SET", "maxmemory", "1"]);
     assert!(server.command(&["SET", "x", "y"]).text().starts_with("OOM"));
-    let lone = || server.command(&["EXISTS", keys()[3]]).int() == 1;
+    let single = || server.command(&["EXISTS", keys()[3]]).int() == 1;
     assert_eq!(plain(&a.renew(&[1]).await.renewed), HELD);
     let both = a
-        .say(Call {
+        .send(Call {
             release: vec![1],
             acquire: vec![2],
             ..a.call()
@@ -669,13 +669,13 @@ async fn full_memory_lets_a_lone_permit_be_kept_left_and_shared() {
     );
     assert_eq!(a.release(&[2]).await.released, vec![true]);
     assert_eq!(plain(&a.acquire(&[3]).await.acquired), HELD);
-    assert!(lone());
+    assert!(single());
     assert_eq!(b.acquire(&[1]).await.acquired, WAITING);
-    assert!(!lone());
+    assert!(!single());
     assert_eq!(a.release(&[3]).await.released, vec![true]);
     assert_eq!(b.granted().await.ticket, 1);
     // From nothing.
     server.command(&["FLUSHALL"]);
     assert_eq!(plain(&a.acquire(&[4]).await.acquired), HELD);
-    assert!(lone() && server.command(&["PTTL", keys()[3]]).int() > 3_600_000);
+    assert!(single() && server.command(&["PTTL", keys()[3]]).int() > 3_600_000);
 }

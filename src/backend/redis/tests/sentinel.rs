@@ -25,7 +25,7 @@ async fn refused(redis: Redis, kind: ErrorKind, words: &str) {
 }
 
 #[tokio::test]
-async fn what_is_wrong_is_said_soon() {
+async fn failures_are_reported_soon() {
     let mut set = SentinelSet::start_with(1, &[], "secret", "hush");
     let with = |password: &str| -> Vec<String> {
         let url = |address: String| format!("redis://:{password}@{address}");
@@ -110,7 +110,7 @@ async fn what_is_wrong_is_said_soon() {
 
 /// The old master continues as a replica, or is queried before it knows: it is never used as the master.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_failover_by_hand_is_followed() {
+async fn a_manual_failover_is_followed() {
     let set = SentinelSet::start(1);
     let a = Peer::of(redis(&set));
     let before = token(&a.acquire(&[1]).await.acquired);

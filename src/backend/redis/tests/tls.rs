@@ -54,7 +54,7 @@ async fn refused(redis: Redis, kind: ErrorKind, words: &str) {
 }
 
 #[tokio::test]
-async fn a_certificate_is_shown_and_one_is_checked() {
+async fn client_and_server_certificates_are_verified() {
     let place = Place::start(&[]);
     let (a, mut b) = (Peer::of(place.whole()), Peer::of(place.whole()));
     a.session.check(LEASE).await.unwrap();
@@ -83,7 +83,7 @@ async fn a_certificate_is_shown_and_one_is_checked() {
 }
 
 #[tokio::test]
-async fn other_names_and_other_ports_are_said() {
+async fn wrong_names_and_wrong_ports_are_reported() {
     let place = Place::start_as("elsewhere.example", &["--tls-auth-clients", "no"]);
     refused(place.trusting(), ErrorKind::Incompatible, "another name").await;
     let url = format!("rediss://127.0.0.1:{}", place.server.port());
@@ -106,7 +106,7 @@ async fn other_names_and_other_ports_are_said() {
 }
 
 #[tokio::test]
-async fn a_link_over_tls_mends_like_any_other() {
+async fn a_tls_connection_is_replaced_like_a_plain_one() {
     let mut place = Place::start(&["--tls-auth-clients", "no", "--requirepass", "secret"]);
     let mut a = Peer::of(place.trusting().credentials("", "secret"));
     a.acquire(&[1]).await;
@@ -132,8 +132,8 @@ async fn a_link_over_tls_mends_like_any_other() {
 /// Another provider may be in the program: none is chosen for it, and ours does not depend on its choice. In a process of its own,
 /// for other tests may choose.
 #[tokio::test]
-async fn nothing_is_chosen_for_the_whole_process() {
-    const HERE: &str = "backend::redis::tests::tls::nothing_is_chosen_for_the_whole_process";
+async fn no_process_wide_crypto_provider_is_installed() {
+    const HERE: &str = "backend::redis::tests::tls::no_process_wide_crypto_provider_is_installed";
     const CHILD: &str = "NO_PROVIDER_CHOSEN";
     if std::env::var_os(CHILD).is_none() {
         let mut child = Process::start(HERE, [(CHILD, "1")]);

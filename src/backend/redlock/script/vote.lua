@@ -1,4 +1,4 @@
--- Executes one call of a node at one server, and returns who holds the lock here: the node counts the votes.
+-- Executes one call of a node at one server, and returns the holder of the lock here: the node counts the votes.
 --
 -- KEYS  lock, token, fence of this node, marker of this server
 -- ARGV  node, number, attempt, lease in ms, candidate or '', count of tickets to release, count of others (renew, then acquire), these tickets

@@ -4,7 +4,7 @@ use super::*;
 use crate::Coordinator;
 
 #[test]
-fn an_odd_number_of_different_servers_is_taken() {
+fn an_odd_number_of_different_servers_is_accepted() {
     for urls in [
         &["redis://a", "redis://b", "redis://c"][..],
         &["redis://a", "redis://a:6380", "redis+unix:///run/a.sock"],
@@ -21,7 +21,7 @@ fn an_odd_number_of_different_servers_is_taken() {
 }
 
 #[test]
-fn anything_else_is_refused_in_plain_words() {
+fn any_other_server_list_is_refused_with_the_reason() {
     let cases: &[(&[&str], &str)] = &[
         (&[], "has no servers"),
         (&["redis://a"], "tolerates no failure"),
@@ -77,7 +77,7 @@ fn anything_else_is_refused_in_plain_words() {
 }
 
 #[test]
-fn nothing_secret_is_shown() {
+fn debug_output_and_errors_contain_no_secret() {
     let urls = ["redis://user:secret@one.example", "redis://b", "redis://c"];
     let shown = format!("{:?}", Redlock::new(urls).unwrap());
     assert!(shown.contains("one.example:6379"), "{shown}");
@@ -94,17 +94,17 @@ fn a_limit_above_1_is_refused_with_the_reason() {
     assert!(!permits.capabilities().fifo);
     let error = permits.semaphore("export", 2).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidConfig);
-    let said = error.to_string();
+    let message = error.to_string();
     assert!(
-        said.contains("cannot keep a limit of 2") && said.contains("grant 3 by majority"),
-        "{said}"
+        message.contains("cannot keep a limit of 2") && message.contains("grant 3 by majority"),
+        "{message}"
     );
     assert!(permits.semaphore("export", 1).is_ok());
     assert!(permits.mutex("export").is_ok());
 }
 
 #[test]
-fn without_a_runtime_an_error_says_so() {
+fn without_a_runtime_an_error_is_returned() {
     let a = Peer::new(
         &urls(&[])
             .into_iter()

@@ -13,7 +13,7 @@ fn user(server: &RedisServer, rights: &str) -> String {
 }
 
 #[tokio::test]
-async fn the_least_rights_are_enough_and_a_check_leaves_the_marker_only() {
+async fn the_documented_rights_are_enough_and_a_check_writes_only_the_marker() {
     let servers = servers(3);
     let urls: Vec<String> = servers.iter().map(|it| user(it, RIGHTS)).collect();
     let mut a = Peer::new(&urls);
@@ -38,10 +38,10 @@ async fn each_missing_right_is_named() {
         servers[1].command(&["SCRIPT", "FLUSH"]);
         let error = Peer::new(&urls).session.check(LEASE).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Denied, "{right}: {error}");
-        let said = error.to_string().to_lowercase();
-        assert!(said.contains(&right[1..]), "{right}: {error}");
-        assert!(said.starts_with("1 of 3 servers"), "{error}");
-        assert!(!said.contains("secret"), "{error}");
+        let message = error.to_string().to_lowercase();
+        assert!(message.contains(&right[1..]), "{right}: {error}");
+        assert!(message.starts_with("1 of 3 servers"), "{error}");
+        assert!(!message.contains("secret"), "{error}");
     }
 }
 
@@ -55,21 +55,21 @@ async fn every_bad_server_is_named_and_the_others_are_not() {
     let start = Instant::now();
     let error = Peer::new(&urls).session.check(LEASE).await.unwrap_err();
     assert!(start.elapsed() < Duration::from_secs(4));
-    let said = error.to_string();
-    assert!(said.starts_with("3 of 5 servers"), "{said}");
+    let message = error.to_string();
+    assert!(message.starts_with("3 of 5 servers"), "{message}");
     for (at, server) in servers.iter().enumerate() {
-        let named = said.contains(&format!("127.0.0.1:{}", server.port()));
-        assert_eq!(named, [1, 3, 4].contains(&at), "server {at}: {said}");
+        let named = message.contains(&format!("127.0.0.1:{}", server.port()));
+        assert_eq!(named, [1, 3, 4].contains(&at), "server {at}: {message}");
     }
     assert!(
-        !said.contains("wrong@") && !said.contains("nobody"),
-        "{said}"
+        !message.contains("wrong@") && !message.contains("nobody"),
+        "{message}"
     );
     servers[4].resume();
 }
 
 #[tokio::test]
-async fn a_wrong_password_is_said_at_a_check_and_in_a_call() {
+async fn a_wrong_password_is_reported_by_a_check_and_by_a_call() {
     let servers: Vec<RedisServer> = (0..3)
         .map(|_| RedisServer::start_with(&["--requirepass", "secret"]))
         .collect();
@@ -88,16 +88,16 @@ async fn a_wrong_password_is_said_at_a_check_and_in_a_call() {
 }
 
 #[tokio::test]
-async fn two_names_of_one_server_are_found() {
+async fn two_addresses_of_one_server_are_detected() {
     let servers = servers(2);
     let mut urls = urls(&servers);
     urls.push(format!("redis://localhost:{}", servers[0].port()));
     let error = Peer::new(&urls).session.check(LEASE).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidConfig);
-    let said = error.to_string();
+    let message = error.to_string();
     assert!(
-        said.contains("are the same server") && said.contains("localhost"),
-        "{said}"
+        message.contains("are the same server") && message.contains("localhost"),
+        "{message}"
     );
     for server in &servers {
         assert_eq!(server.command(&["KEYS", "*"]).list(), [MARKER]);

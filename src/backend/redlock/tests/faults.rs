@@ -5,7 +5,7 @@ use crate::Coordinator;
 use crate::backend::support::clock::WallClock;
 use crate::backend::support::proxy::{Mode, Proxy, Way};
 
-/// Far less than a call may take.
+/// Much shorter than the timeout of a call.
 const QUICK: Duration = Duration::from_millis(60);
 
 async fn proxies(servers: &[RedisServer]) -> Vec<Proxy> {
@@ -54,7 +54,7 @@ async fn two_of_five_may_be_down() {
 }
 
 #[tokio::test]
-async fn with_three_of_five_down_nobody_gets_in_and_who_holds_learns_of_it() {
+async fn with_three_of_five_down_no_lock_is_granted_and_holders_are_notified() {
     let mut servers = servers(5);
     let permits = Coordinator::builder(redlock(&urls(&servers)))
         .lease(LEASE)
@@ -74,7 +74,7 @@ async fn with_three_of_five_down_nobody_gets_in_and_who_holds_learns_of_it() {
     );
     timeout(LEASE * 2, guard.lost()).await.expect("it is lost");
     assert!(start.elapsed() > LEASE / 2, "not before its time");
-    // One comes back, empty: three answer, but two have a vote.
+    // One restarts empty: three answer, but two have a vote.
     servers[0].restart();
     let back = Instant::now();
     b.acquires_within(1, LEASE * 2).await;
@@ -82,7 +82,7 @@ async fn with_three_of_five_down_nobody_gets_in_and_who_holds_learns_of_it() {
 }
 
 #[tokio::test]
-async fn one_that_refuses_us_makes_no_outage_of_the_others_final() {
+async fn a_refusing_server_does_not_make_an_outage_of_the_others_final() {
     let mut servers = servers(2);
     servers.insert(0, RedisServer::start_with(&["--requirepass", "other"]));
     let mut a = Peer::new(&urls(&servers));
@@ -107,7 +107,7 @@ async fn one_that_refuses_us_makes_no_outage_of_the_others_final() {
 }
 
 #[tokio::test]
-async fn a_slow_server_slows_nobody_and_is_cleaned_when_it_is_back() {
+async fn a_slow_server_delays_no_call_and_is_cleaned_up_later() {
     let servers = servers(5);
     let (mut a, mut b) = (Peer::new(&urls(&servers)), Peer::new(&urls(&servers)));
     works_at_once(&mut a, &mut b, 0..2).await;
@@ -126,7 +126,7 @@ async fn a_slow_server_slows_nobody_and_is_cleaned_when_it_is_back() {
 }
 
 #[tokio::test]
-async fn a_lost_answer_is_made_good() {
+async fn a_lost_answer_is_repaired() {
     let servers = servers(3);
     let proxies = proxies(&servers).await;
     let (mut a, mut b) = (Peer::new(&through(&proxies)), Peer::new(&urls(&servers)));
@@ -138,8 +138,8 @@ async fn a_lost_answer_is_made_good() {
             proxy.set_present(Way::Down, Mode::LoseOneAndCut);
         }
         a.release(first).await.unwrap_err();
-        assert!(!a.release(first).await.unwrap(), "it had left before");
-        // So is the enter: it is said again, or it is given up, rolled back, and asked for anew.
+        assert!(!a.release(first).await.unwrap(), "it was released before");
+        // The acquire is lost too: it is repeated, or given up, rolled back and sent again.
         for proxy in &proxies[1..] {
             proxy.set_present(Way::Down, Mode::LoseOneAndCut);
         }
@@ -153,7 +153,7 @@ async fn a_lost_answer_is_made_good() {
 }
 
 #[tokio::test]
-async fn one_clock_that_steps_lets_nobody_in() {
+async fn a_clock_step_of_one_server_admits_no_second_holder() {
     let clock = WallClock::new();
     let mut servers = servers(2);
     servers.push(RedisServer::start_with_env(&[], clock.env()));
@@ -174,7 +174,7 @@ async fn one_clock_that_steps_lets_nobody_in() {
 }
 
 #[tokio::test]
-async fn an_attempt_without_answers_leaves_nothing_behind() {
+async fn an_attempt_without_answers_leaves_no_state() {
     let servers = servers(3);
     let proxies = proxies(&servers).await;
     let mut a = Peer::new(&through(&proxies));
@@ -207,7 +207,7 @@ async fn a_failed_extension_frees_nothing() {
 }
 
 #[tokio::test]
-async fn gone_is_said_only_by_a_majority() {
+async fn a_lock_is_gone_only_if_a_majority_reports_it() {
     let servers = servers(5);
     let mut a = Peer::new(&urls(&servers));
     a.must_acquire(1).await;
@@ -221,7 +221,7 @@ async fn gone_is_said_only_by_a_majority() {
     assert!(matches!(a.renew(1).await, Ok(TicketState::Held { .. })));
     // The loss of two servers is repaired, because a majority stores the holder.
     until(LEASE / 4, || servers.iter().all(is_held)).await;
-    // Two say yes, two say no, one says nothing.
+    // Two report the lock, two do not, one does not answer.
     forget(0..2);
     servers[2].pause();
     let error = a.renew(1).await.unwrap_err();
@@ -233,7 +233,7 @@ async fn gone_is_said_only_by_a_majority() {
 }
 
 #[tokio::test]
-async fn calls_given_up_at_any_moment_leave_nothing_behind() {
+async fn abandoned_calls_leave_no_state() {
     let servers = servers(3);
     let (mut a, mut b) = (Peer::new(&urls(&servers)), Peer::new(&urls(&servers)));
     a.must_acquire(1_000).await;
@@ -249,7 +249,7 @@ async fn calls_given_up_at_any_moment_leave_nothing_behind() {
         if ticket % 3 == 0 {
             a.release(ticket).await.unwrap();
         } else {
-            // It wants in, still.
+            // It still acquires.
             a.acquires_within(ticket, LEASE / 2).await;
             assert_eq!(b.acquire(ticket).await, TicketState::Queued);
             assert!(a.release(ticket).await.unwrap());

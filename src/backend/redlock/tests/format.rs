@@ -1,10 +1,10 @@
-//! Values in an unknown form: refused with an error, and left as they are.
+//! Values in an unknown form: refused with an error, and not changed.
 
 use super::*;
 
 /// The lock and the fence of a later version, and a marker that is none.
 #[tokio::test]
-async fn unknown_values_are_refused_and_stay() {
+async fn unknown_values_are_refused_and_unchanged() {
     let fence = |peer: &Peer| format!("{LOCK}:{}", peer.node.as_str());
     for (at, value) in ["2 host-1-x 7 4 0", "2 1 2", "x"].into_iter().enumerate() {
         let servers = servers(3);

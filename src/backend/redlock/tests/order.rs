@@ -19,7 +19,7 @@ impl Hand {
         Self { node, attempt: 0 }
     }
 
-    /// What a new call says that wants this ticket in.
+    /// Returns a new request that acquires this ticket.
     fn request(&mut self, ticket: u64) -> Request {
         self.attempt += 2;
         Request {
@@ -53,13 +53,13 @@ fn open(servers: &[RedisServer]) -> Vec<Server> {
 }
 
 #[tokio::test]
-async fn a_late_roll_back_takes_nothing_from_anybody() {
+async fn a_late_rollback_releases_no_other_lock() {
     let processes = servers(1);
     let server = &open(&processes)[0];
     let (mut a, mut b) = (Hand::new("a"), Hand::new("b"));
     let first = a.request(1);
     assert!(takes(server, &first).await);
-    // A second attempt of the same ticket: the first one's roll-back comes when this one has won.
+    // A second attempt of the same ticket: the rollback of the first one arrives after this one has won.
     let second = a.request(1);
     assert!(takes(server, &second).await);
     let grant = Grant::new(1, 7);
@@ -73,7 +73,7 @@ async fn a_late_roll_back_takes_nothing_from_anybody() {
         server.release(late, true).await.unwrap();
         assert_eq!(server.read(&first.keys).await.unwrap().unwrap().token, 7);
     }
-    // It leaves, another comes, and all of it arrives once more.
+    // It releases, another node acquires, and all requests arrive again.
     let release = Request {
         release: vec![1],
         candidate: None,
@@ -90,7 +90,7 @@ async fn a_late_roll_back_takes_nothing_from_anybody() {
 }
 
 #[tokio::test]
-async fn an_attempt_that_arrives_after_its_roll_back_takes_nothing() {
+async fn an_attempt_that_arrives_after_its_rollback_acquires_nothing() {
     let processes = servers(1);
     let server = &open(&processes)[0];
     let mut a = Hand::new("a");
@@ -98,7 +98,7 @@ async fn an_attempt_that_arrives_after_its_roll_back_takes_nothing() {
     server.release(&first, true).await.unwrap();
     assert!(matches!(server.vote(&first).await.unwrap(), Ballot::Stale));
     assert!(!is_locked(&processes[0]));
-    // Nor does a token that is late.
+    // A late token changes nothing either.
     assert!(takes(server, &second).await);
     let grant = Grant::new(1, 7);
     assert!(!server.confirm(&first, grant, true).await.unwrap());
@@ -110,7 +110,7 @@ async fn an_attempt_that_arrives_after_its_roll_back_takes_nothing() {
 }
 
 #[tokio::test]
-async fn a_server_keeps_a_lock_for_longer_than_a_lease() {
+async fn a_server_stores_a_lock_for_longer_than_a_lease() {
     let servers = servers(3);
     let mut a = Peer::new(&urls(&servers)).lease(Duration::from_secs(100));
     a.must_acquire(1).await;
@@ -122,7 +122,7 @@ async fn a_server_keeps_a_lock_for_longer_than_a_lease() {
 }
 
 #[tokio::test]
-async fn a_roll_back_that_arrives_late_delays_nobody_for_long() {
+async fn a_late_rollback_delays_other_clients_only_briefly() {
     let servers = servers(3);
     let mut proxies = Vec::new();
     for server in &servers {
@@ -132,7 +132,7 @@ async fn a_roll_back_that_arrives_late_delays_nobody_for_long() {
     let (mut a, mut b) = (Peer::new(&through), Peer::new(&urls(&servers)));
     a.must_acquire(1).await;
     a.release(1).await.unwrap();
-    // What it says from now on is on its way for long: attempt, roll-back and all.
+    // From now on its requests are delayed: attempts, rollbacks and all others.
     for proxy in &proxies {
         proxy.set(Way::Up, Mode::Hold);
     }
@@ -145,7 +145,7 @@ async fn a_roll_back_that_arrives_late_delays_nobody_for_long() {
         sleep(LEASE / 30).await;
         assert_eq!(b.renew(1).await.unwrap(), TicketState::Held { token });
     }
-    // Now it arrives without a holder: it may take the lock, and rolls it back.
+    // Now it arrives without a holder: it may acquire the lock, and rolls it back.
     assert!(b.release(1).await.unwrap());
     for proxy in &proxies {
         proxy.set(Way::Up, Mode::Hold);
@@ -158,9 +158,9 @@ async fn a_roll_back_that_arrives_late_delays_nobody_for_long() {
 }
 
 #[tokio::test]
-async fn three_servers_and_three_clients_that_take_one_each() {
+async fn three_clients_that_lock_one_server_each_make_progress() {
     let servers = servers(3);
-    // Each is nearest to a server of its own; the ways to the others, and so the roll-backs, are long.
+    // Each is nearest to a server of its own; the ways to the others, and so the rollbacks, are long.
     let mut ways = Vec::new();
     for client in 0..3 {
         let mut own = Vec::new();
@@ -209,11 +209,11 @@ async fn three_servers_and_three_clients_that_take_one_each() {
 }
 
 #[tokio::test]
-async fn three_that_took_one_each_need_a_few_retries_only() {
+async fn three_clients_that_locked_one_server_each_need_few_retries() {
     let servers = servers(3);
     let hands = open(&servers);
     for round in 0..5 {
-        // Each has one server, and its roll-back is on its way.
+        // Each holds one server, and its rollback is delayed.
         let mut asks = Vec::new();
         for (server, node) in hands.iter().zip(["x", "y", "z"]) {
             let node = format!("{node}{round}");

@@ -1,9 +1,9 @@
-//! Servers that come back empty have no vote for one longest lease.
+//! Servers that restart empty have no vote for one longest lease.
 
 use super::*;
 use crate::Coordinator;
 
-/// Takes the lock of `holder` away from the last server, as if it had never got there.
+/// Removes the lock of `holder` from the last server, as if it had never arrived.
 async fn holds_two_of_three(holder: &mut Peer, servers: &[RedisServer]) {
     holder.must_acquire(1).await;
     until(LEASE / 4, || servers.iter().all(is_held)).await;
@@ -11,20 +11,20 @@ async fn holds_two_of_three(holder: &mut Peer, servers: &[RedisServer]) {
 }
 
 #[tokio::test]
-async fn a_server_that_came_back_empty_lets_no_second_holder_in() {
+async fn a_server_that_restarted_empty_admits_no_second_holder() {
     for flushed in [false, true] {
         let mut servers = servers(3);
         let (mut a, mut b) = (Peer::new(&urls(&servers)), Peer::new(&urls(&servers)));
         holds_two_of_three(&mut a, &servers).await;
-        let word = Instant::now();
+        let heartbeat = Instant::now();
         if flushed {
             servers[1].command(&["FLUSHALL"]);
         } else {
             servers[1].restart();
         }
-        // Two of three are free, and one of them has forgotten.
+        // Two of three are free, and one of them has lost its data.
         b.acquires_within(1, LEASE * 2).await;
-        let waited = word.elapsed();
+        let waited = heartbeat.elapsed();
         assert!(waited + LEASE / 10 >= LEASE, "{waited:?}");
         assert_ne!(a.renew(1).await.ok(), Some(TicketState::Held { token: 0 }));
         assert_eq!(a.renew(1).await.unwrap(), TicketState::Gone);
@@ -32,41 +32,44 @@ async fn a_server_that_came_back_empty_lets_no_second_holder_in() {
 }
 
 #[tokio::test]
-async fn it_waits_for_the_longest_lease_of_anybody() {
+async fn a_restarted_server_waits_for_the_longest_lease_of_any_node() {
     let mut servers = servers(3);
     let long = LEASE * 3;
     let mut a = Peer::new(&urls(&servers)).lease(long);
     let mut b = Peer::new(&urls(&servers));
     holds_two_of_three(&mut a, &servers).await;
-    let word = Instant::now();
+    let heartbeat = Instant::now();
     servers[1].restart();
-    while word.elapsed() < LEASE * 5 / 2 {
+    while heartbeat.elapsed() < LEASE * 5 / 2 {
         assert_eq!(
             b.acquire(1).await,
             TicketState::Queued,
             "after {:?}",
-            word.elapsed()
+            heartbeat.elapsed()
         );
         sleep(LEASE / 6).await;
     }
     b.acquires_within(1, LEASE * 2).await;
-    assert!(word.elapsed() + LEASE / 10 >= long);
+    assert!(heartbeat.elapsed() + LEASE / 10 >= long);
 }
 
 #[tokio::test]
-async fn a_majority_that_forgets_everything_forgets_who_had_a_longer_lease() {
-    // What the guide warns of: it is not kept.
+async fn a_majority_that_loses_its_data_loses_longer_leases() {
+    // The guide warns of this case: the longer lease is not respected.
     let servers = servers(3);
     let mut a = Peer::new(&urls(&servers)).lease(LEASE * 6);
     let mut b = Peer::new(&urls(&servers));
     let token = a.must_acquire(1).await;
-    let word = Instant::now();
+    let heartbeat = Instant::now();
     for server in &servers {
         server.command(&["FLUSHALL"]);
     }
     b.acquires_within(1, LEASE * 2).await;
-    assert!(word.elapsed() + LEASE / 10 >= LEASE);
-    assert!(word.elapsed() < a.lease, "the other one has not run out");
+    assert!(heartbeat.elapsed() + LEASE / 10 >= LEASE);
+    assert!(
+        heartbeat.elapsed() < a.lease,
+        "the other one has not run out"
+    );
     let Ok(TicketState::Held { token: next }) = b.renew(1).await else {
         panic!("not held");
     };
@@ -88,7 +91,7 @@ async fn a_holder_outlives_restarts_one_after_the_other() {
             assert_eq!(b.acquire(1).await, TicketState::Queued);
             sleep(LEASE / 5).await;
         }
-        // It was told. (Just now the other may have tried it, and be about to give it back.)
+        // The loss was reported. (The other node may have attempted the lock, and may be about to roll it back.)
         for _ in 0..5 {
             if is_held(server) {
                 break;
@@ -103,7 +106,7 @@ async fn a_holder_outlives_restarts_one_after_the_other() {
 }
 
 #[tokio::test]
-async fn servers_that_come_back_with_their_data_vote_at_once() {
+async fn servers_that_restart_with_their_data_vote_at_once() {
     let saves = ["--appendonly", "yes", "--appendfsync", "always"];
     let mut servers: Vec<_> = (0..3).map(|_| RedisServer::start_with(&saves)).collect();
     servers.iter().for_each(grow_old);
@@ -129,7 +132,7 @@ async fn servers_that_come_back_with_their_data_vote_at_once() {
         panic!("it does not hold");
     };
     assert!(next > token, "{next} after {token}");
-    assert!(back.elapsed() < LEASE * 3, "nobody waited for a vote");
+    assert!(back.elapsed() < LEASE * 3, "no call waited for a vote");
 }
 
 #[tokio::test]

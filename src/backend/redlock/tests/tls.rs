@@ -1,4 +1,4 @@
-//! Servers that are asked over TLS.
+//! Servers over TLS.
 
 use super::*;
 use crate::backend::support::certificates::{Authority, Certificate};
@@ -18,7 +18,7 @@ async fn refused(redlock: Redlock, kind: ErrorKind, words: &str) {
 }
 
 #[tokio::test]
-async fn a_lock_is_had_and_the_wrong_certificates_are_said() {
+async fn a_lock_is_acquired_and_wrong_certificates_are_reported() {
     let authority = Authority::new();
     let servers: Vec<RedisServer> = (0..3)
         .map(|_| authority.start_server(&authority.sign(&["127.0.0.1"]), &[]))

@@ -1,10 +1,10 @@
-//! Tokens that rise, whichever majority gives them.
+//! Tokens increase, whichever majority issues them.
 
 use super::*;
 use crate::backend::support::clock::WallClock;
 
 #[tokio::test]
-async fn tokens_rise_across_majorities_though_a_clock_is_ahead() {
+async fn tokens_increase_across_majorities_when_a_clock_is_ahead() {
     let clock = WallClock::new();
     let mut servers = servers(4);
     servers.insert(0, RedisServer::start_with_env(&[], clock.env()));
@@ -47,7 +47,7 @@ async fn tokens_rise_across_majorities_though_a_clock_is_ahead() {
 }
 
 #[tokio::test]
-async fn a_token_is_stored_by_a_majority_before_it_is_given_out() {
+async fn a_token_is_stored_by_a_majority_before_it_is_returned() {
     let servers = servers(5);
     let (mut a, mut b) = (Peer::new(&urls(&servers)), Peer::new(&urls(&servers)));
     let mut last = 0;
