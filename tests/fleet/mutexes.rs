@@ -210,11 +210,11 @@ async fn ten_thousand_rounds_with_cancellation_leave_nothing() {
     }
     let end = Instant::now() + LEASE / 2;
     loop {
-        let seen = mutex.inspect().await.unwrap();
-        if (seen.in_use, seen.queued) == (0, 0) {
+        let inspection = mutex.inspect().await.unwrap();
+        if (inspection.in_use, inspection.queued) == (0, 0) {
             break;
         }
-        assert!(Instant::now() < end, "not released in time: {seen:?}");
+        assert!(Instant::now() < end, "not released in time: {inspection:?}");
     }
     // No permit is renewed, so nothing is stored one lease later.
     nothing_is_left(&server, LEASE).await;

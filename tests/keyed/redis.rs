@@ -1,4 +1,4 @@
-//! Over Redis, in real time. Two coordinators stand for two processes.
+//! Over Redis, in real time. Two coordinators act as two processes.
 
 use crate::modes;
 use crate::redis_server::RedisServer;

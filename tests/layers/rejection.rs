@@ -21,7 +21,9 @@ async fn a_wait_timeout_is_reported_by_call() {
         .release_at_response()
         .layer(inner);
     let start = tokio::time::Instant::now();
-    ready(&mut service).await.expect("never an error of ours");
+    ready(&mut service)
+        .await
+        .expect("never an error of the layer");
     let waited = start.elapsed();
     assert!(waited >= secs(3) && waited < millis(3100), "{waited:?}");
 
@@ -91,7 +93,7 @@ async fn a_request_above_max_waiting_is_rejected_at_once() {
     let error = third.call("hello").await.unwrap_err();
     assert_eq!(kind(&error), ErrorKind::TooManyWaiting);
 
-    // A cancelled wait makes room for another one.
+    // A cancelled wait no longer counts.
     let [_, second] = waiting;
     drop(second);
     assert!(stays_pending(&mut third).await);

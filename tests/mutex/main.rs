@@ -35,7 +35,7 @@ async fn one_holder_at_a_time_in_order_with_increasing_tokens() {
     let memory = Memory::new();
     let processes = [(), ()].map(|()| {
         let builder = Coordinator::builder(memory.clone()).strict_fifo(true);
-        builder.build().expect("fine settings")
+        builder.build().expect("valid settings")
     });
     let witness = Witness::default();
     let (sender, mut receiver) = tokio::sync::mpsc::unbounded_channel();
