@@ -132,8 +132,8 @@ impl EtcdCluster {
                 let status = self
                     .request(node, "maintenance/status", "{}")
                     .unwrap_or_default();
-                let id = |what: &str| {
-                    let after = status.split(&format!("\"{what}\":\"")).nth(1)?;
+                let id = |field: &str| {
+                    let after = status.split(&format!("\"{field}\":\"")).nth(1)?;
                     after
                         .split('"')
                         .next()
@@ -184,12 +184,12 @@ impl EtcdCluster {
     }
 
     /// Sends a request to the HTTP gateway of a node. The response contains a line of JSON.
-    fn request(&self, node: usize, what: &str, body: &str) -> io::Result<String> {
+    fn request(&self, node: usize, path: &str, body: &str) -> io::Result<String> {
         let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.nodes[node].port))?;
         stream.set_read_timeout(Some(Duration::from_millis(500)))?;
         write!(
             stream,
-            "POST /v3/{what} HTTP/1.0\r\nContent-Length: {}\r\n\r\n{body}",
+            "POST /v3/{path} HTTP/1.0\r\nContent-Length: {}\r\n\r\n{body}",
             body.len()
         )?;
         io::read_to_string(stream)
@@ -314,7 +314,7 @@ impl Drop for Node {
     }
 }
 
-/// Creates a folder: in memory for the first attempts, unless `TMPDIR` names a place.
+/// Creates a folder: in memory for the first attempts, unless `TMPDIR` names a folder.
 fn folder(attempt: u32) -> TempDir {
     let memory = match std::env::var_os("TMPDIR") {
         None if attempt < 3 => tempfile::tempdir_in("/dev/shm").ok(),

@@ -258,9 +258,9 @@ impl RedisServer {
             }
             if let Ok(answer) = self.try_command(&["INFO", "server"]) {
                 // Another test's server may have the port.
-                let ours = format!("process_id:{}\r", self.pid());
+                let own_pid = format!("process_id:{}\r", self.pid());
                 return match answer {
-                    Answer::Text(info) => info.contains(&ours),
+                    Answer::Text(info) => info.contains(&own_pid),
                     Answer::Error(_) => true, // a password is required: this server has one
                     _ => false,
                 };

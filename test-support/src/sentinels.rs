@@ -83,7 +83,7 @@ impl SentinelSet {
             sentinels,
             password: of_sentinels.to_owned(),
         };
-        set.wait("the sentinels know everybody", || {
+        set.wait("the sentinels know all servers", || {
             set.sentinels.iter().all(|sentinel| {
                 let seen = set.seen_by(sentinel);
                 let count = |name: &str| seen(name).parse::<usize>().unwrap_or(0);
@@ -149,7 +149,12 @@ impl SentinelSet {
     }
 }
 
-fn start_sentinel(master: u16, password: &str, own: &str, tls: Option<&[&str]>) -> RedisServer {
+fn start_sentinel(
+    master: u16,
+    password: &str,
+    own_password: &str,
+    tls: Option<&[&str]>,
+) -> RedisServer {
     let mut config = format!(
         "sentinel monitor {MASTER} 127.0.0.1 {master} 2\n\
          sentinel down-after-milliseconds {MASTER} 500\n\
@@ -159,8 +164,8 @@ fn start_sentinel(master: u16, password: &str, own: &str, tls: Option<&[&str]>) 
     if !password.is_empty() {
         config.push_str(&format!("sentinel auth-pass {MASTER} {password}\n"));
     }
-    if !own.is_empty() {
-        config.push_str(&format!("requirepass {own}\n"));
+    if !own_password.is_empty() {
+        config.push_str(&format!("requirepass {own_password}\n"));
     }
     let tls = tls.unwrap_or_default();
     RedisServer::start_with_config(&[&["--sentinel"], tls].concat(), config)
