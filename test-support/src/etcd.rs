@@ -2,11 +2,12 @@
 
 use super::certificates::Authority;
 use super::pause;
+use super::server::{self, free_port};
 use std::fmt;
 use std::io::{self, Write};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, TcpStream};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -226,7 +227,7 @@ impl EtcdCluster {
             command.arg("--cert-file").arg(file("server.pem"));
             command.arg("--key-file").arg(file("server.key"));
         }
-        let child = command
+        command
             .args(["--name", &format!("node{node}"), "--data-dir"])
             .arg(self.data(node))
             .args([
@@ -240,21 +241,11 @@ impl EtcdCluster {
             .args(["--initial-cluster", &peers.join(",")])
             .args(["--initial-cluster-token", &peers.join(",")])
             .args(["--heartbeat-interval", "50", "--election-timeout", "250"])
-            .args(&self.args)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap_or_else(|error| match error.kind() {
-                io::ErrorKind::NotFound => panic!("etcd is not installed: run tests/run"),
-                _ => panic!("etcd does not start: {error}"),
-            });
-        let guard = Command::new("sh")
-            .args(["-c", &format!("read _; kill -9 {}", child.id())])
-            .stdin(Stdio::piped())
-            .spawn();
+            .args(&self.args);
+        let child = server::spawn("etcd", &mut command);
+        let guard = server::run_at_exit(format_args!("kill -9 {}", child.id()));
         self.nodes[node].child = Some(child);
-        self.nodes[node].guard = Some(guard.expect("a shell"));
+        self.nodes[node].guard = Some(guard);
     }
 
     /// Waits until every running node answers a read through the leader.
@@ -301,10 +292,8 @@ impl Node {
     }
 
     fn kill(&mut self) {
-        for mut child in [self.guard.take(), self.child.take()].into_iter().flatten() {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
+        server::kill(&mut self.guard);
+        server::kill(&mut self.child);
     }
 }
 
@@ -321,9 +310,4 @@ fn folder(attempt: u32) -> TempDir {
         _ => None,
     };
     memory.unwrap_or_else(|| tempfile::tempdir().expect("a folder for etcd"))
-}
-
-fn free_port() -> u16 {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
-    listener.local_addr().expect("a free port").port()
 }
