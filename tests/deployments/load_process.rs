@@ -12,7 +12,7 @@ use tower_permit::{
     AnyBackend, Coordinator, Error, ErrorKind, Mutex, MutexGuard, Permit, Semaphore,
 };
 
-use crate::support::process::{end_with_parent, report};
+use crate::support::process::{report, run_child};
 
 /// No wait is longer, whatever fault occurs.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -60,15 +60,7 @@ fn load_process() {
     let Ok(url) = std::env::var("LOAD_URL") else {
         return;
     };
-    end_with_parent();
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
-    runtime.expect("a runtime").block_on(async {
-        serve(&url).await;
-        // Dropping the runtime would wait for the next line of the standard input.
-        std::process::exit(0);
-    });
+    run_child(serve(&url));
 }
 
 /// The first line of the standard input contains the number of this process, the limit and the names. The second ends it.

@@ -31,10 +31,7 @@ async fn upstream() -> (SocketAddr, watch::Sender<bool>) {
     let app = Router::new()
         .route("/slow", get(slow))
         .route("/fast", get(|| async { ([("x-answer", "42")], "hello") }));
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    tokio::spawn(async move { axum::serve(listener, app).await });
-    (address, go)
+    (serve(app).await, go)
 }
 
 fn request(address: SocketAddr, path: &str) -> Request {

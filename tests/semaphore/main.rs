@@ -6,6 +6,7 @@ mod runtimes;
 mod semaphore;
 
 use common::modes;
+use common::tasks::run_ready_tasks as settle;
 use test_support::logs;
 use tower_permit::{Coordinator, Memory, Semaphore};
 
@@ -28,11 +29,4 @@ fn strict(limit: u32) -> (Coordinator, Semaphore) {
 async fn counts(permits: &Coordinator) -> (u64, u64) {
     let inspection = permits.inspect("test").await.expect("an inspection");
     (inspection.in_use, inspection.queued)
-}
-
-/// Lets every task run until it waits.
-async fn settle() {
-    for _ in 0..64 {
-        tokio::task::yield_now().await;
-    }
 }
