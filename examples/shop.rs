@@ -114,7 +114,7 @@ async fn buy(
         eprintln!("{error}");
         StatusCode::INTERNAL_SERVER_ERROR
     };
-    // `None`, `false`: a holder with a newer token was here.
+    // `None`, `false`: a holder with a newer token has read the stock.
     let stock = shop.read(product, token).await.map_err(internal)?;
     let stock = stock.ok_or(StatusCode::CONFLICT)?;
     if stock <= 0 {

@@ -164,7 +164,7 @@ mod tests {
         use std::cell::Cell;
         let (time, stops) = (Cell::new(1_000), Cell::new(true));
         let second = || {
-            // A minute.
+            // The thread is stopped for a minute.
             time.set(time.get() + if stops.take() { 60_000 } else { 0 });
             time.get() + 7
         };

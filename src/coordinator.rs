@@ -387,7 +387,7 @@ impl<B: Backend> CoordinatorBuilder<B> {
     }
 
     /// Runs the driver on this runtime: calls to the backend, renewals and connections. Default: the runtime of a caller;
-    /// the driver moves to another one when that ends.
+    /// the driver moves to another one when that runtime ends.
     ///
     /// For a process with several runtimes, or with a runtime that is blocked at times: leases are renewed as long as this
     /// runtime runs. The runtime needs tokio's IO and time drivers and must outlive the use of the coordinator. Once it has

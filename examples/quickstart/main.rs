@@ -25,7 +25,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     permits.check().await?;
     let limit = LIMIT.min(permits.capabilities().max_limit);
     if limit < LIMIT {
-        println!("this backend keeps no limit above {limit}: using {limit} instead of {LIMIT}");
+        println!("this backend supports no limit above {limit}: using {limit} instead of {LIMIT}");
     }
     let printer = permits.semaphore("printer", limit)?;
 

@@ -108,7 +108,7 @@ impl AnyBackend {
             #[cfg(not(feature = "zookeeper"))]
             "zookeeper" => Err(not_built_in("zookeeper")),
             _ => Err(Error::config(
-                "the URL does not name a backend: expected memory:, redis://, rediss://, redis+unix://, redis+sentinel://, redis+cluster://, redlock:, etcd:// or zookeeper://",
+                "the URL does not name a backend: expected memory:, redis://, rediss://, redis+unix://, redis+sentinel://, redis+cluster://, redlock:, etcd://, etcds:// or zookeeper://",
             )),
         }
     }

@@ -56,7 +56,7 @@ pub(crate) trait Session: Send + Sync + 'static {
 
     fn capabilities(&self) -> Capabilities;
 
-    /// Returns the reason for `max_limit`, as a continuation of the error message for a greater limit.
+    /// Returns the reason for `max_limit`, as a continuation of the error message for a higher limit.
     fn max_limit_reason(&self) -> &'static str {
         ""
     }
@@ -165,18 +165,18 @@ pub(crate) enum Event {
 #[derive(Clone)]
 pub(crate) struct Events(Arc<dyn Fn(Event) + Send + Sync>);
 
-/// What a backend promises.
+/// What a backend guarantees and supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Capabilities {
     /// Permits are granted in the order in which tickets arrived, over all processes. Within a process,
-    /// [`strict_fifo`](crate::CoordinatorBuilder::strict_fifo) decides about the order.
+    /// [`strict_fifo`](crate::CoordinatorBuilder::strict_fifo) determines the order.
     pub fifo: bool,
     /// Each grant of a mutex has a fencing token, and tokens strictly increase.
     pub token: bool,
-    /// The greatest limit.
+    /// The highest limit that the backend supports.
     pub max_limit: u32,
-    /// The shortest lease.
+    /// The shortest lease that the backend supports.
     pub min_lease: Duration,
 }
 

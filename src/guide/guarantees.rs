@@ -25,8 +25,10 @@
 //! suite, run over every backend and each way to reach Redis. In addition
 //! `random_runs_with_all_faults_break_no_rule` simulates the client with all faults at once, in hundreds of
 //! thousands of steps; and two processes run under load over each kind of server, while servers are paused, killed and cut off
-//! at random and a witness counts the holders: `redis_faults_under_load`, `sentinel_faults_under_load`,
-//! `cluster_faults_under_load`, `redlock_faults_under_load`, `etcd_faults_under_load`, `zookeeper_faults_under_load`.
+//! at random and a witness counts the holders: `redis_keeps_the_limit_under_random_faults`,
+//! `sentinel_keeps_the_limit_under_random_faults`, `cluster_keeps_the_limit_under_random_faults`,
+//! `redlock_keeps_the_limit_under_random_faults`, `etcd_keeps_the_limit_under_random_faults`,
+//! `zookeeper_keeps_the_limit_under_random_faults`.
 //! A fault in which the backend keeps its state does not affect its tokens: where no test of tokens is named,
 //! `rule_08_tokens_increase` covers it.
 //!
@@ -37,10 +39,10 @@
 //! | a process that holds permits crashes | kept | yes | one lease after its last heartbeat | `the_permits_of_a_killed_process_are_free_one_lease_later`, `rule_05_a_dead_node_frees_all_tickets`, `rule_08_tokens_increase_over_expiry` |
 //! | a process is paused for longer than its lease | kept; not what it does before it detects the pause | yes | when it returns | `a_paused_holder_sees_its_loss_at_once_and_releases_no_other_permit`, `a_frozen_holder_loses_the_mutex_and_the_next_token_is_higher` |
 //! | a process is paused for less | kept, and no permit is lost | yes | at once | `a_short_pause_loses_nothing` |
-//! | a process is cut off | kept | yes | 2 s | `a_link_that_is_cut_towards_the_server`, `a_link_that_is_cut_towards_the_client`, `a_connection_that_is_dead_towards_the_server_is_replaced`, `a_connection_that_is_dead_towards_the_client_is_replaced`, `a_link_that_loses_everything_is_used_again_once_restored` |
-//! | the server pauses | kept; a mutex is lost at its deadline | yes | 2 s | `a_paused_server`, `a_server_paused_for_longer_than_a_lease_evicts_no_holder`, `a_mutex_is_lost_at_its_deadline_even_while_a_renewal_hangs` |
-//! | it restarts with its data | kept | yes | 2 s | `a_server_that_is_killed_and_comes_back_with_its_data`; for tokens see a step of its clock |
-//! | it restarts without its data | at most `limit` more | yes | 2 s; the earlier holders learn of it a third of a lease later | `a_server_that_is_killed_and_comes_back_empty`, `tokens_increase_over_a_flush_and_a_restart` |
+//! | a process is cut off | kept | yes | 2 s | `callers_survive_a_link_cut_towards_the_server`, `callers_survive_a_link_cut_towards_the_client`, `a_connection_that_is_dead_towards_the_server_is_replaced`, `a_connection_that_is_dead_towards_the_client_is_replaced`, `a_link_that_loses_everything_is_used_again_once_restored` |
+//! | the server pauses | kept; a mutex is lost at its deadline | yes | 2 s | `callers_survive_a_paused_server`, `a_server_paused_for_longer_than_a_lease_evicts_no_holder`, `a_mutex_is_lost_at_its_deadline_even_while_a_renewal_hangs` |
+//! | it restarts with its data | kept | yes | 2 s | `callers_survive_a_server_restarted_with_its_data`; for tokens see a step of its clock |
+//! | it restarts without its data | at most `limit` more | yes | 2 s; the earlier holders learn of it a third of a lease later | `callers_survive_a_server_restarted_without_its_data`, `tokens_increase_over_a_flush_and_a_restart` |
 //! | it is flushed, or evicts keys | at most `limit` more | yes | a third of a lease | `waiters_are_queued_again_after_a_flush`, `a_flush_loses_the_mutex_and_the_next_token_is_higher`, `rule_08_tokens_increase_over_a_flush`. An eviction is not tested: it is a flush of one name. A waiter that receives a mutex by hand-off before its process learns of the loss has the [lower token](super::queue#when-the-store-forgets) |
 //! | it fails over, and its address moves | at most `limit` more | yes | 2 s | not tested: no test moves an address. For a process this is a restart of the server |
 //! | its clock steps, or a process's | kept | yes | at once | `steps_of_the_server_clock_evict_no_holder`, `a_process_clock_one_hour_off_changes_nothing`, `tokens_increase_across_a_clock_step`. Tokens can decrease if it is flushed and its clock has fallen behind |
@@ -94,8 +96,8 @@
 //! | --- | --- | --- | --- | --- |
 //! | a process that holds permits crashes | kept | yes | a lease and 1 to 2 s | `the_permits_of_a_dead_process_are_free_soon_after_its_lease`, `rule_08_tokens_increase_over_expiry` |
 //! | a process is paused for longer than its lease, or cut off | kept; not what it does before it detects the pause | yes | when it returns | `a_stall_evicts_no_live_holder`, `holders_are_notified_at_once_of_a_lost_lease`, `a_revoked_lease_loses_held_and_queued_tickets` |
-//! | the leader pauses | kept | yes | an election | `the_leader_is_paused` |
-//! | a leader that was stopped for longer than a lease resumes | at most `limit` more: it may end leases of live processes | yes | a third of a lease | occurs rarely in `etcd_faults_under_load`, which tolerates it: it is a fault of etcd ([its page](super::etcd#what-differs)) |
+//! | the leader pauses | kept | yes | an election | `a_paused_leader_loses_no_permit` |
+//! | a leader that was stopped for longer than a lease resumes | at most `limit` more: it may end leases of live processes | yes | a third of a lease | occurs rarely in `etcd_keeps_the_limit_under_random_faults`, which tolerates it: it is a fault of etcd ([its page](super::etcd#what-differs)) |
 //! | a node crashes | kept | yes | an election, if it was the leader | `a_server_is_killed_and_restarted`, `one_endpoint_is_down_from_the_start` |
 //! | the majority is paused or down | kept: nothing is granted | yes | an election | `without_a_majority_nothing_is_granted_and_no_call_hangs` |
 //! | all nodes restart with their data | kept | yes | an election | `a_watch_continues_after_a_restart_and_a_compaction` |
@@ -109,9 +111,9 @@
 //! | --- | --- | --- | --- | --- |
 //! | a process that holds permits crashes | kept | yes | 1¼ leases | `the_permits_of_a_dead_process_are_free_when_its_session_ends` |
 //! | a process is paused for longer than its session, or cut off | kept; not what it does before it detects the pause | yes | when it returns | `callers_are_notified_of_the_end_of_a_session`, `a_session_ends_while_a_permit_is_held`, `the_end_of_a_session_loses_all_tickets` |
-//! | the leader pauses or crashes | kept | yes | an election | `the_leader_is_paused`, `the_leader_is_killed` |
-//! | the majority is down, and returns with its data | kept: nothing is granted | yes | an election | `two_of_three_servers_are_down_and_one_is_restarted` |
+//! | the leader pauses or crashes | kept | yes | an election | `a_paused_leader_loses_no_permit`, `a_killed_leader_loses_no_permit` |
+//! | the majority is down, and returns with its data | kept: nothing is granted | yes | an election | `permits_survive_an_outage_of_the_majority` |
 //! | it is wiped | at most `limit` more | no: they restart | one session | `a_wiped_server_loses_all_permits_and_grants_new_ones` |
 //! | nodes are deleted by hand | at most `limit` more | yes | a third of a lease | `rule_04_a_lost_permit_is_reported_gone`, `rule_08_tokens_increase_over_a_flush` |
 //! | its clock steps | kept | yes | at once | `a_step_of_the_servers_clock_ends_no_session` |
-//! | replies are lost, calls are executed late | kept | yes | at once | `lost_while_connecting`, `lost_while_acquiring`, `lost_while_renewing`, `lost_while_releasing`, `lost_while_queued`, `a_node_whose_creation_was_not_answered_is_adopted`, `a_delayed_call_that_was_given_up_changes_nothing_later`, `a_stuck_connection_is_replaced` |
+//! | replies are lost, calls are executed late | kept | yes | at once | `a_connection_lost_while_connecting_creates_no_second_ticket`, `a_connection_lost_while_acquiring_creates_no_second_ticket`, `a_connection_lost_while_renewing_loses_no_permit`, `a_connection_lost_while_releasing_leaves_no_permit`, `a_connection_lost_while_queued_loses_no_grant`, `a_node_whose_creation_was_not_answered_is_adopted`, `a_delayed_call_that_was_given_up_changes_nothing_later`, `a_stuck_connection_is_replaced` |

@@ -26,10 +26,10 @@ pub enum OnUnavailable {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum OnLost {
-    /// Lets it finish. For a short time there may be more concurrent requests than the limit.
+    /// The request continues. For a short time there may be more concurrent requests than the limit.
     #[default]
     Continue,
-    /// Ends it with [`ErrorKind::Lost`], or with [`ErrorKind::ShuttingDown`] after a shutdown: the inner future is dropped,
+    /// Ends the request with [`ErrorKind::Lost`], or with [`ErrorKind::ShuttingDown`] after a shutdown: the inner future is dropped,
     /// or the response's body ends with that error.
     End,
 }

@@ -53,7 +53,7 @@ impl Authority {
         }
     }
 
-    /// Starts a server with a TLS port, and a plain port for the test itself.
+    /// Starts a Redis server with a TLS port, and a plain port for the test itself.
     pub fn start_server(&self, certificate: &Certificate, args: &[&str]) -> RedisServer {
         let tls = self.server_args(certificate);
         let all: Vec<_> = tls

@@ -2,6 +2,7 @@
 
 use super::certificates::Authority;
 use super::redis::{Answer, RedisServer};
+use super::server::wait_until;
 use std::thread::{scope, sleep};
 use std::time::{Duration, Instant};
 
@@ -78,7 +79,7 @@ impl RedisCluster {
                 &["CLUSTER", "MEET", "127.0.0.1", &port, &bus],
             );
         }
-        cluster.wait("all nodes know each other", || {
+        wait_until("all nodes know each other", PATIENCE, || {
             cluster
                 .nodes
                 .iter()
@@ -87,7 +88,7 @@ impl RedisCluster {
         for (replica, master) in cluster.nodes.iter().skip(masters).zip(&cluster.nodes) {
             ok(replica, &["CLUSTER", "REPLICATE", &id(master)]);
         }
-        cluster.wait("the cluster is complete", || {
+        wait_until("the cluster is complete", PATIENCE, || {
             cluster.nodes.iter().all(|node| {
                 info(node, "cluster_state") == "ok"
                     && cluster.replicas_seen_by(node) == count - masters
@@ -154,7 +155,7 @@ impl RedisCluster {
 
     /// Waits until a node other than the one at this port has the slot.
     pub fn wait_for_owner(&self, slot: u16, other_than: u16) {
-        self.wait("another node has the slot", || {
+        wait_until("another node has the slot", PATIENCE, || {
             let mut others = self.nodes.iter().filter(|node| node.port() != other_than);
             let owns = |(a, b): &(u16, u16)| (*a..=*b).contains(&slot);
             others.any(|node| ranges(node).iter().any(owns))
@@ -163,7 +164,7 @@ impl RedisCluster {
 
     /// Waits until all nodes but the one at this port report a complete cluster.
     pub fn wait_until_whole(&self, without: u16) {
-        self.wait("the cluster is complete again", || {
+        wait_until("the cluster is complete again", PATIENCE, || {
             let mut others = self.nodes.iter().filter(|node| node.port() != without);
             others.all(|node| info(node, "cluster_state") == "ok")
         });
@@ -200,14 +201,6 @@ impl RedisCluster {
     fn replicas_seen_by(&self, node: &RedisServer) -> usize {
         let nodes = node.command(&["CLUSTER", "NODES"]).text();
         nodes.lines().filter(|line| line.contains("slave")).count()
-    }
-
-    fn wait(&self, what: &str, holds: impl Fn() -> bool) {
-        let end = Instant::now() + PATIENCE;
-        while !holds() {
-            assert!(Instant::now() < end, "timed out after {PATIENCE:?}: {what}");
-            sleep(Duration::from_millis(10));
-        }
     }
 }
 

@@ -2,11 +2,12 @@
 
 use super::certificates::Authority;
 use super::pause;
+use super::server::{self, free_port};
 use std::fmt;
 use std::io::{self, Write};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, TcpStream};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -132,8 +133,8 @@ impl EtcdCluster {
                 let status = self
                     .request(node, "maintenance/status", "{}")
                     .unwrap_or_default();
-                let id = |what: &str| {
-                    let after = status.split(&format!("\"{what}\":\"")).nth(1)?;
+                let id = |field: &str| {
+                    let after = status.split(&format!("\"{field}\":\"")).nth(1)?;
                     after
                         .split('"')
                         .next()
@@ -184,12 +185,12 @@ impl EtcdCluster {
     }
 
     /// Sends a request to the HTTP gateway of a node. The response contains a line of JSON.
-    fn request(&self, node: usize, what: &str, body: &str) -> io::Result<String> {
+    fn request(&self, node: usize, path: &str, body: &str) -> io::Result<String> {
         let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.nodes[node].port))?;
         stream.set_read_timeout(Some(Duration::from_millis(500)))?;
         write!(
             stream,
-            "POST /v3/{what} HTTP/1.0\r\nContent-Length: {}\r\n\r\n{body}",
+            "POST /v3/{path} HTTP/1.0\r\nContent-Length: {}\r\n\r\n{body}",
             body.len()
         )?;
         io::read_to_string(stream)
@@ -226,7 +227,7 @@ impl EtcdCluster {
             command.arg("--cert-file").arg(file("server.pem"));
             command.arg("--key-file").arg(file("server.key"));
         }
-        let child = command
+        command
             .args(["--name", &format!("node{node}"), "--data-dir"])
             .arg(self.data(node))
             .args([
@@ -240,21 +241,11 @@ impl EtcdCluster {
             .args(["--initial-cluster", &peers.join(",")])
             .args(["--initial-cluster-token", &peers.join(",")])
             .args(["--heartbeat-interval", "50", "--election-timeout", "250"])
-            .args(&self.args)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap_or_else(|error| match error.kind() {
-                io::ErrorKind::NotFound => panic!("etcd is not installed: run tests/run"),
-                _ => panic!("etcd does not start: {error}"),
-            });
-        let guard = Command::new("sh")
-            .args(["-c", &format!("read _; kill -9 {}", child.id())])
-            .stdin(Stdio::piped())
-            .spawn();
+            .args(&self.args);
+        let child = server::spawn("etcd", &mut command);
+        let guard = server::run_at_exit(format_args!("kill -9 {}", child.id()));
         self.nodes[node].child = Some(child);
-        self.nodes[node].guard = Some(guard.expect("a shell"));
+        self.nodes[node].guard = Some(guard);
     }
 
     /// Waits until every running node answers a read through the leader.
@@ -301,10 +292,8 @@ impl Node {
     }
 
     fn kill(&mut self) {
-        for mut child in [self.guard.take(), self.child.take()].into_iter().flatten() {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
+        server::kill(&mut self.guard);
+        server::kill(&mut self.child);
     }
 }
 
@@ -314,16 +303,11 @@ impl Drop for Node {
     }
 }
 
-/// Creates a folder: in memory for the first attempts, unless `TMPDIR` names a place.
+/// Creates a folder: in memory for the first attempts, unless `TMPDIR` names a folder.
 fn folder(attempt: u32) -> TempDir {
     let memory = match std::env::var_os("TMPDIR") {
         None if attempt < 3 => tempfile::tempdir_in("/dev/shm").ok(),
         _ => None,
     };
     memory.unwrap_or_else(|| tempfile::tempdir().expect("a folder for etcd"))
-}
-
-fn free_port() -> u16 {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
-    listener.local_addr().expect("a free port").port()
 }

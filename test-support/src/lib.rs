@@ -13,5 +13,6 @@ pub mod process_witness;
 pub mod proxy;
 pub mod redis;
 pub mod sentinels;
+mod server;
 pub mod witness;
 pub mod zookeeper;

@@ -140,10 +140,18 @@ impl Drop for Process {
 
 // === in the child process ===
 
-/// Must be called first: from then on the process ends with its parent.
-pub fn end_with_parent() {
+/// Runs the child's part of a test on a current-thread runtime, and ends the process with it. The process also ends with its
+/// parent.
+pub fn run_child(part: impl Future<Output = ()>) -> ! {
     println!(); // ends the line that the test harness has begun
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    runtime.block_on(part);
+    // Dropping the runtime would wait for the next line of the standard input.
+    std::process::exit(0);
 }
 
 /// Sends a line to the parent.

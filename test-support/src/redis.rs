@@ -1,11 +1,12 @@
 //! A redis-server for one test: on a free port, in a temporary folder, killed when dropped.
 
 use super::pause;
+use super::server::{self, free_port};
 use redis::{Parser, Value};
 use std::fmt;
 use std::io::{self, Write};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
-use std::process::{Child, Command, Stdio};
+use std::net::{Ipv4Addr, TcpStream};
+use std::process::{Child, Command};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -137,10 +138,8 @@ impl RedisServer {
 
     /// Sends SIGKILL, if the server runs.
     pub fn kill(&mut self) {
-        for mut child in [self.guard.take(), self.child.take()].into_iter().flatten() {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
+        server::kill(&mut self.guard);
+        server::kill(&mut self.child);
     }
 
     /// The same as [`kill`](Self::kill): nothing is ever saved.
@@ -206,12 +205,8 @@ impl RedisServer {
 
     fn run(&mut self) {
         let child = self.spawn();
-        let guard = Command::new("sh")
-            .args(["-c", &format!("read _; kill -9 {}", child.id())])
-            .stdin(Stdio::piped())
-            .spawn();
+        self.guard = Some(server::run_at_exit(format_args!("kill -9 {}", child.id())));
         self.child = Some(child);
-        self.guard = Some(guard.expect("a shell"));
     }
 
     fn write_config(&self) {
@@ -228,22 +223,17 @@ impl RedisServer {
         let (tls, bus) = (self.tls_port.to_string(), self.bus_port.to_string());
         let args = self.args.iter();
         let args = args.map(|arg| arg.replace("{tls}", &tls).replace("{bus}", &bus));
-        Command::new("redis-server")
-            .args(self.config.as_ref().map(|_| self.config_file()))
-            .args(["--port", &self.port.to_string(), "--bind", "127.0.0.1"])
-            .args(["--save", "", "--appendonly", "no", "--daemonize", "no"])
-            .arg("--dir")
-            .arg(self.folder.path())
-            .args(args)
-            .envs(self.env.iter().cloned())
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap_or_else(|error| match error.kind() {
-                io::ErrorKind::NotFound => panic!("redis-server is not installed: run tests/run"),
-                _ => panic!("redis-server does not start: {error}"),
-            })
+        server::spawn(
+            "redis-server",
+            Command::new("redis-server")
+                .args(self.config.as_ref().map(|_| self.config_file()))
+                .args(["--port", &self.port.to_string(), "--bind", "127.0.0.1"])
+                .args(["--save", "", "--appendonly", "no", "--daemonize", "no"])
+                .arg("--dir")
+                .arg(self.folder.path())
+                .args(args)
+                .envs(self.env.iter().cloned()),
+        )
     }
 
     fn wait_until_it_answers(&mut self) -> bool {
@@ -258,9 +248,9 @@ impl RedisServer {
             }
             if let Ok(answer) = self.try_command(&["INFO", "server"]) {
                 // Another test's server may have the port.
-                let ours = format!("process_id:{}\r", self.pid());
+                let own_pid = format!("process_id:{}\r", self.pid());
                 return match answer {
-                    Answer::Text(info) => info.contains(&ours),
+                    Answer::Text(info) => info.contains(&own_pid),
                     Answer::Error(_) => true, // a password is required: this server has one
                     _ => false,
                 };
@@ -332,9 +322,4 @@ impl Answer {
             other => panic!("{other:?} is not a list"),
         }
     }
-}
-
-fn free_port() -> u16 {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
-    listener.local_addr().expect("a free port").port()
 }

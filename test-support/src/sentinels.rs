@@ -2,8 +2,9 @@
 
 use super::certificates::Authority;
 use super::redis::{Answer, RedisServer};
-use std::thread::{scope, sleep};
-use std::time::{Duration, Instant};
+use super::server::wait_until;
+use std::thread::scope;
+use std::time::Duration;
 
 /// The name of the master in the sentinels' configuration.
 pub const MASTER: &str = "mymaster";
@@ -83,7 +84,7 @@ impl SentinelSet {
             sentinels,
             password: of_sentinels.to_owned(),
         };
-        set.wait("the sentinels know everybody", || {
+        wait_until("the sentinels know all servers", PATIENCE, || {
             set.sentinels.iter().all(|sentinel| {
                 let seen = set.seen_by(sentinel);
                 let count = |name: &str| seen(name).parse::<usize>().unwrap_or(0);
@@ -115,18 +116,10 @@ impl SentinelSet {
 
     /// Waits until a server other than the one on port `old` reports itself as master.
     pub fn wait_for_promotion(&self, old: u16) {
-        self.wait("a promotion", || {
+        wait_until("a promotion", PATIENCE, || {
             let mut others = self.servers.iter().filter(|server| server.port() != old);
             others.any(RedisServer::is_master)
         });
-    }
-
-    fn wait(&self, what: &str, holds: impl Fn() -> bool) {
-        let end = Instant::now() + PATIENCE;
-        while !holds() {
-            assert!(Instant::now() < end, "timed out after {PATIENCE:?}: {what}");
-            sleep(Duration::from_millis(10));
-        }
     }
 
     /// Returns a function that looks up a field of a sentinel's view of the master.
@@ -149,7 +142,12 @@ impl SentinelSet {
     }
 }
 
-fn start_sentinel(master: u16, password: &str, own: &str, tls: Option<&[&str]>) -> RedisServer {
+fn start_sentinel(
+    master: u16,
+    password: &str,
+    own_password: &str,
+    tls: Option<&[&str]>,
+) -> RedisServer {
     let mut config = format!(
         "sentinel monitor {MASTER} 127.0.0.1 {master} 2\n\
          sentinel down-after-milliseconds {MASTER} 500\n\
@@ -159,8 +157,8 @@ fn start_sentinel(master: u16, password: &str, own: &str, tls: Option<&[&str]>) 
     if !password.is_empty() {
         config.push_str(&format!("sentinel auth-pass {MASTER} {password}\n"));
     }
-    if !own.is_empty() {
-        config.push_str(&format!("requirepass {own}\n"));
+    if !own_password.is_empty() {
+        config.push_str(&format!("requirepass {own_password}\n"));
     }
     let tls = tls.unwrap_or_default();
     RedisServer::start_with_config(&[&["--sentinel"], tls].concat(), config)

@@ -1,12 +1,12 @@
 //! A ZooKeeper server or ensemble for one test: on free ports, in a temporary folder, killed when dropped or when the test
 //! program ends.
 
-use super::pause;
+use super::{pause, server};
 use std::fmt::Write as _;
 use std::fs;
-use std::io::{self, Read, Write as _};
+use std::io::{Read, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -90,10 +90,7 @@ impl ZooKeepers {
 
     /// Sends SIGKILL.
     pub fn kill(&mut self, server: usize) {
-        if let Some(mut child) = self.servers[server].child.take() {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
+        server::kill(&mut self.servers[server].child);
     }
 
     /// Kills a server if it runs and starts it with its data. Does not wait until it is ready.
@@ -200,29 +197,24 @@ impl ZooKeepers {
 
     fn run(&mut self, server: usize) {
         let config = self.folder.path().join(server.to_string()).join("zoo.cfg");
-        let child = Command::new("java")
-            .args(["-Xms32m", "-Xmx192m", "-XX:+UseSerialGC"])
-            .args(["-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"])
-            .args([
-                "-Dzookeeper.forceSync=no",
-                "-Dzookeeper.preAllocSize=1024",
-                "-Dzookeeper.jmx.log4j.disable=true",
-                "-Dznode.container.checkIntervalMs=100",
-                "-Dznode.container.maxPerMinute=1000000",
-                "-Djava.net.preferIPv4Stack=true",
-            ])
-            .args(["-cp", JARS])
-            .arg("org.apache.zookeeper.server.quorum.QuorumPeerMain")
-            .arg(config)
-            .envs(self.env.iter().cloned())
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap_or_else(|error| match error.kind() {
-                io::ErrorKind::NotFound => panic!("java is not installed: run tests/run"),
-                _ => panic!("java does not start: {error}"),
-            });
+        let child = server::spawn(
+            "java",
+            Command::new("java")
+                .args(["-Xms32m", "-Xmx192m", "-XX:+UseSerialGC"])
+                .args(["-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"])
+                .args([
+                    "-Dzookeeper.forceSync=no",
+                    "-Dzookeeper.preAllocSize=1024",
+                    "-Dzookeeper.jmx.log4j.disable=true",
+                    "-Dznode.container.checkIntervalMs=100",
+                    "-Dznode.container.maxPerMinute=1000000",
+                    "-Djava.net.preferIPv4Stack=true",
+                ])
+                .args(["-cp", JARS])
+                .arg("org.apache.zookeeper.server.quorum.QuorumPeerMain")
+                .arg(config)
+                .envs(self.env.iter().cloned()),
+        );
         assert!(
             fs::exists(JARS).unwrap_or(false),
             "ZooKeeper is not installed: run tests/run"
@@ -231,24 +223,15 @@ impl ZooKeepers {
     }
 
     fn start_guard(&mut self) {
-        self.stop_guard();
+        server::kill(&mut self.guard);
         let children = self.servers.iter().filter_map(|s| s.child.as_ref());
         let pids: Vec<String> = children.map(|child| child.id().to_string()).collect();
-        let script = "read _; kill -9 $1; rm -rf \"$2\"";
-        let guard = Command::new("sh")
-            .args(["-c", script, "guard", &pids.join(" ")])
-            .arg(self.folder.path())
-            .stdin(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn();
-        self.guard = Some(guard.expect("a shell"));
-    }
-
-    fn stop_guard(&mut self) {
-        if let Some(mut guard) = self.guard.take() {
-            let _ = guard.kill();
-            let _ = guard.wait();
-        }
+        let script = format!(
+            "kill -9 {}; rm -rf '{}'",
+            pids.join(" "),
+            self.folder.path().display()
+        );
+        self.guard = Some(server::run_at_exit(script));
     }
 
     /// Returns `standalone`, `leader` or `follower`, or `None` while the server does not serve.
@@ -265,7 +248,7 @@ impl ZooKeepers {
 
 impl Drop for ZooKeepers {
     fn drop(&mut self) {
-        self.stop_guard();
+        server::kill(&mut self.guard);
         for at in 0..self.servers.len() {
             self.kill(at);
         }

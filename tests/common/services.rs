@@ -6,12 +6,14 @@ use futures_util::task::noop_waker;
 use http_body::{Body, Frame, SizeHint};
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 pub use test_support::witness::Witness;
+use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tower::Service;
 use tower_permit::{BoxError, Error, ErrorKind, Memory, Semaphore};
@@ -193,7 +195,34 @@ pub fn echo()
     Strict::new(|request| std::future::ready(Ok(request)))
 }
 
-/// A service that responds with a body that the test feeds.
+/// Starts an axum server on a free port, and returns its address.
+pub async fn serve(app: axum::Router) -> SocketAddr {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
+    let listener = listener.expect("a free port");
+    let address = listener.local_addr().expect("an address");
+    tokio::spawn(async move { axum::serve(listener, app).await });
+    address
+}
+
+/// A service that responds to one request, with this body.
+pub fn one_body<B: Body + Send + 'static>(
+    body: B,
+) -> impl Service<
+    http::Request<()>,
+    Response = http::Response<B>,
+    Error = Infallible,
+    Future = std::future::Ready<Result<http::Response<B>, Infallible>>,
+> + Clone
++ Send
++ 'static {
+    let body = Arc::new(Mutex::new(Some(body)));
+    bodies(move || {
+        let body = body.lock().expect("no panic").take();
+        body.expect("one request")
+    })
+}
+
+/// A service that responds with a new body to each request.
 pub fn bodies<B: Body + Send + 'static>(
     mut next: impl FnMut() -> B + Clone + Send + 'static,
 ) -> impl Service<

@@ -7,14 +7,14 @@ use std::time::Duration;
 use tokio::task::block_in_place;
 use tokio::time::sleep;
 
-/// Makes the master fail until another one is promoted. New callers are granted again, and at most `limit` additional
+/// Makes the master fail until another server is promoted. New callers are granted again, and at most `limit` additional
 /// permits were held.
-async fn replaced<S: Servers>(start: impl FnOnce() -> S, what: FaultKind) {
+async fn replaced<S: Servers>(start: impl FnOnce() -> S, kind: FaultKind) {
     let _exclusive = EXCLUSIVE.lock().await;
     let mut scenario = Scenario::start(start).await;
     sleep(LEASE).await;
     let fault = Fault {
-        what,
+        kind,
         servers: vec![scenario.servers.leader()],
         time: None,
     };

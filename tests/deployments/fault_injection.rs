@@ -29,7 +29,7 @@ pub(crate) trait Servers {
     fn url(&self, addresses: &[String]) -> String;
     fn announce_proxies(&mut self, _proxies: &[Proxy]) {}
     /// Called before a fault is injected.
-    fn before_fault(&self, _strike: &Fault) {}
+    fn before_fault(&self, _fault: &Fault) {}
     /// Returns the server with the greatest effect if it fails.
     fn leader(&self) -> usize;
     fn pause(&self, server: usize);
@@ -37,7 +37,7 @@ pub(crate) trait Servers {
     fn kill(&mut self, server: usize);
     fn restart(&mut self, server: usize);
     /// Returns how many servers may have this fault while the others still serve all names.
-    fn spare_servers(what: &FaultKind) -> usize;
+    fn spare_servers(kind: &FaultKind) -> usize;
     /// Whether the servers other than these serve all names.
     fn serves_without(&self, gone: &[usize]) -> bool;
     /// Returns a number that changes when granted permits may have been lost, according to the servers not in `gone`.
@@ -64,7 +64,7 @@ pub(crate) enum FaultKind {
 
 #[derive(Clone, Debug)]
 pub(crate) struct Fault {
-    pub(crate) what: FaultKind,
+    pub(crate) kind: FaultKind,
     pub(crate) servers: Vec<usize>,
     /// How long it lasts. `None`: until the remaining servers grant new callers.
     pub(crate) time: Option<Duration>,
@@ -139,9 +139,9 @@ impl<S: Servers> Scenario<S> {
         let losses = block_in_place(|| self.servers.losses(gone));
         let (before, from) = std::mem::replace(&mut self.losses, (losses, now()));
         if losses != before {
-            let more = S::EXCUSED + SLACK;
-            let more = u64::try_from(more.as_micros()).expect("a short time");
-            self.load.excuse(from, now() + more);
+            let length = S::EXCUSED + SLACK;
+            let length = u64::try_from(length.as_micros()).expect("a short time");
+            self.load.excuse(from, now() + length);
         }
     }
 
@@ -152,7 +152,7 @@ impl<S: Servers> Scenario<S> {
 
     fn begin_fault(&mut self, fault: &Fault) {
         block_in_place(|| self.servers.before_fault(fault));
-        match &fault.what {
+        match &fault.kind {
             FaultKind::Freeze { process } => self.load.processes[*process].pause(),
             FaultKind::Pause => fault.servers.iter().for_each(|at| self.servers.pause(*at)),
             FaultKind::Kill => fault.servers.iter().for_each(|at| self.servers.kill(*at)),
@@ -169,7 +169,7 @@ impl<S: Servers> Scenario<S> {
     }
 
     fn end_fault(&mut self, fault: &Fault) {
-        match &fault.what {
+        match &fault.kind {
             FaultKind::Freeze { process } => self.load.processes[*process].resume(),
             FaultKind::Pause => fault.servers.iter().for_each(|at| self.servers.resume(*at)),
             FaultKind::Kill => {

@@ -131,10 +131,10 @@ impl Load {
             let excused = excused.any(|time| time.contains(&hold.from));
             let peak = &mut peak[usize::from(excused)];
             *peak = inside.len().max(*peak);
-            let most = if excused { 2 * limit } else { limit };
+            let allowed = if excused { 2 * limit } else { limit };
             assert!(
-                inside.len() <= most,
-                "{queue}: more than {most}: {inside:#?}"
+                inside.len() <= allowed,
+                "{queue}: more than {allowed}: {inside:#?}"
             );
             let rises = !has_tokens || hold.token > highest;
             assert!(rises || excused, "{queue}: {hold:?} after {highest}");

@@ -12,7 +12,7 @@ use tower_permit::{
     AnyBackend, Coordinator, Error, ErrorKind, Mutex, MutexGuard, Permit, Semaphore,
 };
 
-use crate::support::process::{end_with_parent, report};
+use crate::support::process::{report, run_child};
 
 /// No wait is longer, whatever fault occurs.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -60,22 +60,14 @@ fn load_process() {
     let Ok(url) = std::env::var("LOAD_URL") else {
         return;
     };
-    end_with_parent();
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
-    runtime.expect("a runtime").block_on(async {
-        serve(&url).await;
-        // Dropping the runtime would wait for the next line of the standard input.
-        std::process::exit(0);
-    });
+    run_child(serve(&url));
 }
 
 /// The first line of the standard input contains the number of this process, the limit and the names. The second ends it.
 async fn serve(url: &str) {
-    let backend = AnyBackend::from_url(url).expect("a good URL");
+    let backend = AnyBackend::from_url(url).expect("a valid URL");
     let builder = Coordinator::builder(backend).lease(LEASE);
-    let permits = builder.build().expect("a good lease");
+    let permits = builder.build().expect("a valid lease");
     let mut lines = BufReader::new(tokio::io::stdin()).lines();
     let Ok(Some(line)) = lines.next_line().await else {
         return;
@@ -83,10 +75,10 @@ async fn serve(url: &str) {
     let words: Vec<&str> = line.split(' ').collect();
     let limit = words[1].parse().expect("a limit");
     let (shared, mut tasks) = (Arc::new(Shared::default()), JoinSet::new());
-    let limited = |name: &str, limit| permits.semaphore(name, limit).expect("a good limit");
+    let limited = |name: &str, limit| permits.semaphore(name, limit).expect("a valid limit");
     for name in &words[2..] {
         let limit = Queue::Limit(limited(name, limit));
-        let lock = Queue::Lock(permits.mutex(name).expect("a good name"));
+        let lock = Queue::Lock(permits.mutex(name).expect("a valid name"));
         let exclusive = Queue::Limit(limited(&format!("{name}-{}", words[0]), 1));
         for (queue, pattern, count) in [
             (&limit, Pattern::Quick, 5),
@@ -127,9 +119,9 @@ impl Task {
     async fn run(self) {
         while !self.shared.stop.load(Relaxed) {
             let gives_up = matches!(self.pattern, Pattern::Quick) && random_bool(0.3);
-            let most = gives_up.then(|| millis(20..500));
-            let bound = most.map_or(PATIENCE, |most| most + LONGEST + SLACK);
-            match timeout(bound, self.queue.acquire(most)).await {
+            let wait = gives_up.then(|| millis(20..500));
+            let bound = wait.map_or(PATIENCE, |wait| wait + LONGEST + SLACK);
+            match timeout(bound, self.queue.acquire(wait)).await {
                 Ok(Ok(held)) => self.hold(held).await,
                 Ok(Err(error)) if error.kind() == ErrorKind::Unavailable => {
                     self.shared.refused.fetch_add(1, Relaxed);
@@ -208,12 +200,12 @@ impl Queue {
         }
     }
 
-    async fn acquire(&self, most: Option<Duration>) -> Result<Held, Error> {
-        Ok(match (self, most) {
+    async fn acquire(&self, wait: Option<Duration>) -> Result<Held, Error> {
+        Ok(match (self, wait) {
             (Self::Limit(it), None) => Held::Permit(it.acquire().await?),
-            (Self::Limit(it), Some(most)) => Held::Permit(it.acquire_timeout(most).await?),
+            (Self::Limit(it), Some(wait)) => Held::Permit(it.acquire_timeout(wait).await?),
             (Self::Lock(it), None) => Held::Lock(it.lock().await?),
-            (Self::Lock(it), Some(most)) => Held::Lock(it.lock_timeout(most).await?),
+            (Self::Lock(it), Some(wait)) => Held::Lock(it.lock_timeout(wait).await?),
         })
     }
 }

@@ -22,7 +22,7 @@ use tokio::sync::Mutex;
 const LEASE: Duration = Duration::from_secs(1);
 /// By when service has resumed.
 const NORMAL: Duration = Duration::from_secs(2);
-/// FaultKind a busy machine may add to any bound.
+/// What a busy machine may add to any bound.
 const SLACK: Duration = Duration::from_secs(2);
 /// How long a fault lasts at most, and so how long a process may be paused.
 const LONGEST: Duration = Duration::from_millis(2500);
@@ -31,32 +31,32 @@ const LONGEST: Duration = Duration::from_millis(2500);
 static EXCLUSIVE: Mutex<()> = Mutex::const_new(());
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn redis_faults_under_load() {
+async fn redis_keeps_the_limit_under_random_faults() {
     soak(SingleRedis::start).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sentinel_faults_under_load() {
+async fn sentinel_keeps_the_limit_under_random_faults() {
     soak(Sentinels::start).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn cluster_faults_under_load() {
+async fn cluster_keeps_the_limit_under_random_faults() {
     soak(|| Cluster::start(3, true)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn redlock_faults_under_load() {
+async fn redlock_keeps_the_limit_under_random_faults() {
     soak(ThreeRedis::start).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn etcd_faults_under_load() {
+async fn etcd_keeps_the_limit_under_random_faults() {
     soak(ThreeEtcds::start).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn zookeeper_faults_under_load() {
+async fn zookeeper_keeps_the_limit_under_random_faults() {
     soak(|| ZooKeepers::start(3)).await;
 }
 

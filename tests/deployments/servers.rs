@@ -121,14 +121,15 @@ impl Sentinels {
         }
     }
 
-    fn seen(&self, what: &str) -> Vec<String> {
+    fn field(&self, name: &str) -> Vec<String> {
         let sentinels = self.set.sentinels.iter();
-        sentinels.map(|it| self.set.seen_by(it)(what)).collect()
+        sentinels.map(|it| self.set.seen_by(it)(name)).collect()
     }
 
     /// Whether the set is ready for another failover.
     fn are_complete(&self) -> bool {
-        let all = |what: &str, wanted: &str| self.seen(what).iter().all(|seen| seen == wanted);
+        let all =
+            |name: &str, expected: &str| self.field(name).iter().all(|value| value == expected);
         let master = &self.set.servers[self.leader()];
         let follow = |server: &&RedisServer| match server.try_command(&["ROLE"]) {
             Ok(Answer::List(role)) => role.get(3).is_some_and(|state| state.text() == "connected"),
@@ -203,11 +204,11 @@ impl Servers for Sentinels {
     /// Starts it as a replica, if another server was promoted meanwhile.
     fn restart(&mut self, server: usize) {
         let leader = self.leader();
-        let server_again = &mut self.set.servers[server];
-        server_again.restart();
+        let restarted = &mut self.set.servers[server];
+        restarted.restart();
         if leader != server {
             let port = self.proxies[leader].to_string();
-            server_again.command(&["REPLICAOF", "127.0.0.1", &port]);
+            restarted.command(&["REPLICAOF", "127.0.0.1", &port]);
         }
     }
 
@@ -221,7 +222,7 @@ impl Servers for Sentinels {
     }
 
     fn losses(&self, _: &[usize]) -> u64 {
-        let epochs = self.seen("config-epoch");
+        let epochs = self.field("config-epoch");
         let epochs = epochs.iter().filter_map(|epoch| epoch.parse::<u64>().ok());
         epochs.max().unwrap_or(0) + self.killed
     }
@@ -271,8 +272,8 @@ impl Servers for Cluster {
     }
 
     /// A master that is cut off from clients remains a master for the other servers.
-    fn spare_servers(what: &FaultKind) -> usize {
-        match what {
+    fn spare_servers(kind: &FaultKind) -> usize {
+        match kind {
             FaultKind::Cut { .. } => 0,
             _ => 1,
         }
@@ -310,7 +311,7 @@ impl Servers for Cluster {
 
 /// Returns the key of the permits of a name.
 pub(crate) fn key(name: &str) -> String {
-    format!("places:limit:{{{name}}}")
+    format!("deployments:limit:{{{name}}}")
 }
 
 // === impl ThreeRedis ===
@@ -395,7 +396,7 @@ impl Servers for ThreeEtcds {
 
     fn before_fault(&self, fault: &Fault) {
         let stops =
-            matches!(fault.what, FaultKind::Pause) && fault.servers.contains(&self.leader());
+            matches!(fault.kind, FaultKind::Pause) && fault.servers.contains(&self.leader());
         self.stopped.set(stops.then(Instant::now));
     }
 

@@ -39,9 +39,9 @@ pub(crate) async fn soak<S: Servers>(start: impl FnOnce() -> S) {
     scenario.end().await;
 }
 
-fn fault<S: Servers>(of: &S, kind: u32, rng: &mut SmallRng) -> Fault {
+fn fault<S: Servers>(of: &S, number: u32, rng: &mut SmallRng) -> Fault {
     let process = rng.random_range(0..2);
-    let what = match kind {
+    let kind = match number {
         0 => FaultKind::Pause,
         1 => FaultKind::Kill,
         2 => FaultKind::Cut {
@@ -61,17 +61,17 @@ fn fault<S: Servers>(of: &S, kind: u32, rng: &mut SmallRng) -> Fault {
         servers.retain(|at| *at != leader);
         servers.insert(0, leader);
     }
-    servers.truncate(match what {
+    servers.truncate(match kind {
         FaultKind::Freeze { .. } => 0,
         _ => rng.random_range(1..=S::MAX_FAILED),
     });
-    let survive = (1..=S::spare_servers(&what)).contains(&servers.len()) && rng.random_bool(0.5);
+    let survive = (1..=S::spare_servers(&kind)).contains(&servers.len()) && rng.random_bool(0.5);
     // Some end before any node could notice.
     let shortest = Duration::from_millis(20);
-    let most = *[shortest * 15, LONGEST].choose(rng).expect("one");
-    let time = rng.random_range(shortest..most);
+    let longest = *[shortest * 15, LONGEST].choose(rng).expect("one");
+    let time = rng.random_range(shortest..longest);
     Fault {
-        what,
+        kind,
         servers,
         time: (!survive).then_some(time),
     }

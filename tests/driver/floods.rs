@@ -196,17 +196,17 @@ fn flood_redis(through: Through, in_flight: usize) {
 }
 
 #[test]
-fn redis_8_000_keys_through_a_layer() {
+fn redis_8_000_keys_through_a_layer_cause_no_outage() {
     flood_redis(Through::Layer, 8_000);
 }
 
 #[test]
-fn redis_16_000_keys_through_a_layer() {
+fn redis_16_000_keys_through_a_layer_cause_no_outage() {
     flood_redis(Through::Layer, 16_000);
 }
 
 #[test]
-fn redis_8_000_mutexes() {
+fn redis_8_000_mutexes_cause_no_outage() {
     flood_redis(Through::Mutexes, 8_000);
 }
 
@@ -217,28 +217,28 @@ fn flood_shared(kind: Kind, in_flight: usize) {
 }
 
 #[test]
-fn memory_8_000_keys_through_a_layer() {
+fn memory_8_000_keys_through_a_layer_cause_no_outage() {
     flood_shared(Kind::Memory, 8_000);
 }
 
 #[test]
-fn redlock_2_000_keys_through_a_layer() {
+fn redlock_2_000_keys_through_a_layer_cause_no_outage() {
     flood_shared(Kind::Redlock, 2_000);
 }
 
 #[test]
-fn etcd_2_000_keys_through_a_layer() {
+fn etcd_2_000_keys_through_a_layer_cause_no_outage() {
     flood_shared(Kind::Etcd, 2_000);
 }
 
 #[test]
-fn zookeeper_2_000_keys_through_a_layer() {
+fn zookeeper_2_000_keys_through_a_layer_cause_no_outage() {
     flood_shared(Kind::ZooKeeper, 2_000);
 }
 
 /// A long queue of one name does not delay another name.
 #[test]
-fn redis_8_000_tickets_of_one_name() {
+fn redis_8_000_tickets_of_one_name_do_not_delay_another() {
     let _exclusive = LOAD.blocking_write();
     let server = RedisServer::start();
     let store = Store::at(Kind::Redis, &redis_url(server.port(), "queue"));

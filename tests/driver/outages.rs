@@ -204,7 +204,7 @@ async fn hold_back(kind: Kind, way: Way) -> Vec<String> {
 
 /// Calls are executed late.
 #[test]
-fn requests_that_are_delivered_late() {
+fn requests_delivered_late_leave_no_permit() {
     over_each(&WITH_ONE_SERVER, async |kind| {
         hold_back(kind, Way::Up).await
     });
@@ -212,7 +212,7 @@ fn requests_that_are_delivered_late() {
 
 /// Calls are executed at once, and their replies arrive late.
 #[test]
-fn answers_that_are_delivered_late() {
+fn replies_delivered_late_leave_no_permit() {
     over_each(&WITH_ONE_SERVER, async |kind| {
         hold_back(kind, Way::Down).await
     });
@@ -220,7 +220,7 @@ fn answers_that_are_delivered_late() {
 
 /// The server executes the calls in its sockets when it resumes.
 #[test]
-fn a_server_that_is_paused() {
+fn an_outage_of_a_paused_server_leaves_no_permit() {
     over_each(&WITH_ONE_SERVER, async |kind| {
         let server = OneServer::start(kind);
         let store = Store::at(kind, &url(kind, server.port()));
@@ -231,7 +231,7 @@ fn a_server_that_is_paused() {
 
 /// A majority does not answer for two leases.
 #[test]
-fn outages_of_a_redlock_majority() {
+fn an_outage_of_a_redlock_majority_leaves_no_permit() {
     let _shared = LOAD.blocking_read();
     let cases = ["paused", "late requests", "callers meanwhile"];
     in_parallel(
@@ -370,7 +370,7 @@ fn url(kind: Kind, port: u16) -> String {
 
 /// Callers gave up during the outage, some by a timeout and some refused. All permits are free as soon as the server resumes.
 #[test]
-fn all_permits_of_a_server_that_is_paused() {
+fn callers_that_gave_up_during_a_pause_leave_no_permit() {
     const LIMIT: u32 = 6;
     let _shared = LOAD.blocking_read();
     let lease = Duration::from_secs(2);
@@ -410,7 +410,7 @@ fn all_permits_of_a_server_that_is_paused() {
 
 /// The server is killed and restarts with its data after one and a half leases. Permits released meanwhile are free.
 #[test]
-fn permits_that_are_released_while_the_server_is_down() {
+fn permits_released_while_the_server_is_down_are_free_once_it_is_back() {
     const LIMIT: u32 = 6;
     let _shared = LOAD.blocking_read();
     // Half a lease must be clearly longer than the bound: after a gap, expired tickets are kept for that long.

@@ -143,12 +143,12 @@ fn wake_up_in_all_ways(prefix: &str, waker: fn(Arc<AtomicBool>) -> Waker) {
 }
 
 #[test]
-fn a_waker_that_panics() {
+fn a_waker_that_panics_does_not_stop_the_driver() {
     wake_up_in_all_ways("waker", |woken| Waker::from(Arc::new(PanicsAtWake(woken))));
 }
 
 #[test]
-fn a_waker_whose_destructor_panics() {
+fn a_waker_destructor_that_panics_does_not_stop_the_driver() {
     wake_up_in_all_ways("waker-drop", |woken| {
         Waker::from(Arc::new(PanicsAtDrop(woken)))
     });
@@ -156,7 +156,7 @@ fn a_waker_whose_destructor_panics() {
 
 /// The request is dropped while it waits for its key, and by the service while it holds the key.
 #[test]
-fn a_request_whose_destructor_panics() {
+fn a_request_destructor_that_panics_does_not_stop_the_driver() {
     let _shared = LOAD.blocking_read();
     on_each(&WITH_LIMITS, "request", |store| {
         for flavor in [Flavor::CurrentThread, Flavor::MultiThread] {
@@ -210,7 +210,7 @@ fn a_request_whose_destructor_panics() {
 }
 
 #[test]
-fn an_extractor_that_panics_and_a_key_whose_destructor_does() {
+fn an_extractor_or_key_destructor_that_panics_does_not_stop_the_driver() {
     let _shared = LOAD.blocking_read();
     on_each(&ALL, "extractor", |store| {
         Flavor::CurrentThread.runtime().block_on(async {
@@ -243,7 +243,7 @@ fn an_extractor_that_panics_and_a_key_whose_destructor_does() {
 
 /// A task that holds a permit and a task that waits both panic.
 #[test]
-fn tasks_that_panic_while_they_hold_and_wait() {
+fn tasks_that_panic_while_they_hold_or_wait_do_not_stop_the_driver() {
     let _shared = LOAD.blocking_read();
     on_each(&ALL, "tasks", |store| {
         Flavor::MultiThread.runtime().block_on(async {

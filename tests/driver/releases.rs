@@ -210,21 +210,21 @@ fn take_turns(prefix: &str, end: impl Fn(Runtime, Held) + Sync) {
 }
 
 #[test]
-fn the_permit_before_the_handle_inside_the_runtime() {
+fn a_permit_dropped_before_its_handle_is_released() {
     take_turns("permit-first", |runtime, held| {
         runtime.block_on(async { held.drop_permit_first() });
     });
 }
 
 #[test]
-fn the_handle_before_the_permit_inside_the_runtime() {
+fn a_permit_dropped_after_its_handle_is_released() {
     take_turns("handle-first", |runtime, held| {
         runtime.block_on(async { held.drop_handle_first() });
     });
 }
 
 #[test]
-fn the_runtime_before_the_permit() {
+fn a_permit_dropped_after_its_runtime_is_released() {
     take_turns("runtime-first", |runtime, held| {
         drop(runtime);
         held.drop_handle_first();
@@ -232,7 +232,7 @@ fn the_runtime_before_the_permit() {
 }
 
 #[test]
-fn the_permit_outside_the_runtime_and_before_it() {
+fn a_permit_dropped_outside_its_runtime_is_released() {
     take_turns("outside", |runtime, held| {
         held.drop_permit_first();
         drop(runtime);
@@ -240,7 +240,7 @@ fn the_permit_outside_the_runtime_and_before_it() {
 }
 
 #[test]
-fn the_permit_on_another_thread_while_the_runtime_ends() {
+fn a_permit_dropped_while_its_runtime_ends_is_released() {
     take_turns("other-thread", |runtime, held| {
         thread::scope(|scope| {
             scope.spawn(|| held.drop_handle_first());
@@ -251,7 +251,7 @@ fn the_permit_on_another_thread_while_the_runtime_ends() {
 
 /// The call may be in flight, or already answered.
 #[test]
-fn an_acquire_that_is_cancelled_mid_call_while_its_runtime_ends() {
+fn an_acquisition_cancelled_while_its_runtime_ends_leaves_no_permit() {
     let _shared = LOAD.blocking_read();
     on_each(&ALL, "cancelled", |store| {
         let fits = |way: &Way| store.kind.has_limits() || !way.needs_limits();

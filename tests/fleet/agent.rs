@@ -1,7 +1,7 @@
 //! A process of the fleet that executes the commands of a test.
 
 use crate::modes;
-use crate::support::process::{Process, end_with_parent, report};
+use crate::support::process::{Process, report, run_child};
 use crate::support::process_witness::{Holder, ProcessWitness};
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -142,17 +142,9 @@ fn agent() {
     let Ok(url) = std::env::var("FLEET_URL") else {
         return;
     };
-    end_with_parent();
     let lease = std::env::var("FLEET_LEASE_MS").expect("a lease");
     let lease = Duration::from_millis(lease.parse().expect("milliseconds"));
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
-    runtime.expect("a runtime").block_on(async {
-        serve(&url, lease).await;
-        // Dropping the runtime would wait for the next line of the standard input.
-        std::process::exit(0);
-    });
+    run_child(serve(&url, lease));
 }
 
 /// Executes the commands on the standard input until it ends.

@@ -1,7 +1,7 @@
 //! Acquisitions and releases that are dropped, over a real connection.
 
 use crate::support::redis::RedisServer;
-use crate::{coordinator, millis, until_seen};
+use crate::{coordinator, millis, until_counts};
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::task::Poll;
@@ -16,7 +16,7 @@ async fn new_semaphore(limit: u32) -> (RedisServer, Coordinator, Semaphore) {
     let permits = coordinator(&server.url());
     let semaphore = permits.semaphore("dropped", limit).unwrap();
     drop(semaphore.acquire().await.unwrap());
-    until_seen(&permits, "dropped", (0, 0), SOON).await;
+    until_counts(&permits, "dropped", (0, 0), SOON).await;
     (server, permits, semaphore)
 }
 
@@ -45,21 +45,21 @@ async fn acquisitions_dropped_at_every_await_point_leave_nothing() {
             poll_and_drop(semaphore.try_acquire(), polls).await;
             poll_and_drop(semaphore.acquire_timeout(SOON), polls).await;
         }
-        until_seen(&permits, "dropped", (0, 0), SOON).await;
+        until_counts(&permits, "dropped", (0, 0), SOON).await;
     }
     // No permit is granted, since the drops come first.
     let held = semaphore.acquire().await.unwrap();
     for _ in 0..1000 {
         poll_and_drop(semaphore.acquire(), 1).await;
     }
-    until_seen(&permits, "dropped", (1, 0), SOON).await;
+    until_counts(&permits, "dropped", (1, 0), SOON).await;
     // Most of these are queued at the backend when they are dropped.
     for n in 0..250u64 {
         let timeout = Duration::from_micros(n * 7919 % 3000);
         let waited = tokio::time::timeout(timeout, semaphore.acquire()).await;
         assert!(waited.is_err(), "the limit is reached");
     }
-    until_seen(&permits, "dropped", (1, 0), SOON).await;
+    until_counts(&permits, "dropped", (1, 0), SOON).await;
     assert!(held.release().await.unwrap());
 }
 
@@ -71,7 +71,7 @@ async fn acquisitions_dropped_at_random_moments_leave_nothing() {
         let timeout = Duration::from_micros(n * 7919 % 1500);
         let _ = tokio::time::timeout(timeout, semaphore.acquire()).await;
     }
-    until_seen(&permits, "dropped", (0, 0), SOON).await;
+    until_counts(&permits, "dropped", (0, 0), SOON).await;
     let tasks: Vec<_> = (0..1000u64)
         .map(|n| {
             let semaphore = semaphore.clone();
@@ -88,7 +88,7 @@ async fn acquisitions_dropped_at_random_moments_leave_nothing() {
         granted += u32::from(task.await.unwrap());
     }
     println!("{granted} of 1000 were granted");
-    until_seen(&permits, "dropped", (0, 0), SOON).await;
+    until_counts(&permits, "dropped", (0, 0), SOON).await;
 }
 
 #[tokio::test]
@@ -99,5 +99,5 @@ async fn dropped_releases_still_release() {
         let timeout = Duration::from_micros(n * 7919 % 400);
         let _ = tokio::time::timeout(timeout, permit.release()).await;
     }
-    until_seen(&permits, "dropped", (0, 0), SOON).await;
+    until_counts(&permits, "dropped", (0, 0), SOON).await;
 }

@@ -2,7 +2,7 @@
 
 use crate::support::logs::Logs;
 use crate::support::redis::RedisServer;
-use crate::{LEASE, coordinator, millis, seen, until_seen};
+use crate::{LEASE, coordinator, counts, millis, until_counts};
 use std::time::{Duration, Instant};
 
 #[tokio::test]
@@ -22,7 +22,7 @@ async fn without_channel_rights_waiting_is_slower_and_logs_one_warning() {
             let semaphore = semaphore.clone();
             async move { semaphore.acquire().await.unwrap() }
         });
-        until_seen(&here, "mute", (1, 1), millis(1000)).await;
+        until_counts(&here, "mute", (1, 1), millis(1000)).await;
         let released = Instant::now();
         assert!(held.release().await.unwrap());
         let permit = waits.await.unwrap();
@@ -32,7 +32,7 @@ async fn without_channel_rights_waiting_is_slower_and_logs_one_warning() {
             let semaphore = there.semaphore("mute", 1).unwrap();
             async move { semaphore.acquire().await.unwrap() }
         });
-        until_seen(&here, "mute", (1, 1), millis(1000)).await;
+        until_counts(&here, "mute", (1, 1), millis(1000)).await;
         let released = Instant::now();
         drop(permit);
         let permit = waits.await.unwrap();
@@ -70,5 +70,5 @@ async fn two_processes_without_channel_rights_still_alternate() {
     }
     println!("10 turns in {:?}", start.elapsed());
     assert!(start.elapsed() < Duration::from_secs(5));
-    assert_eq!(seen(&both[0], "turns").await, (0, 0));
+    assert_eq!(counts(&both[0], "turns").await, (0, 0));
 }

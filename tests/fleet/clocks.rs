@@ -4,7 +4,7 @@ use crate::agent::Agent;
 use crate::support::clock::WallClock;
 use crate::support::process_witness::ProcessWitness;
 use crate::support::redis::RedisServer;
-use crate::{LEASE, coordinator, millis, until_seen};
+use crate::{LEASE, coordinator, millis, until_counts};
 use std::time::{Duration, SystemTime};
 
 const HOUR: i64 = 3600;
@@ -83,7 +83,7 @@ async fn no_holder_is_evicted(
     // One ticket is queued behind them and would be granted after an eviction.
     workers[0].acquire("waits", "held", 2);
     let permits = coordinator(&server.url());
-    until_seen(&permits, "held", (2, 1), 2 * LEASE).await;
+    until_counts(&permits, "held", (2, 1), 2 * LEASE).await;
     for worker in &mut workers {
         worker.work(&witness, "worked", 2, 4, millis(5)).await;
     }

@@ -3,7 +3,7 @@
 use crate::agent::Agent;
 use crate::support::process_witness::ProcessWitness;
 use crate::support::redis::RedisServer;
-use crate::{EXCLUSIVE, LEASE, coordinator, millis, until_seen};
+use crate::{EXCLUSIVE, LEASE, coordinator, millis, until_counts};
 
 /// `processes` processes with 32 tasks in total and a limit of 8. Each task holds for 20 ms.
 async fn contend(processes: u32) {
@@ -27,22 +27,22 @@ async fn contend(processes: u32) {
     let mut best: f64 = 0.0;
     while windows.len() < 6 || (best < 0.95 * 8.0 && windows.len() < 24) {
         tokio::time::sleep(millis(500)).await;
-        let seen = witness.take();
-        best = best.max(seen.mean);
-        windows.push(seen);
+        let observed = witness.take();
+        best = best.max(observed.mean);
+        windows.push(observed);
     }
-    let used: Vec<_> = windows.iter().map(|seen| seen.mean / 0.08).collect();
+    let used: Vec<_> = windows.iter().map(|window| window.mean / 0.08).collect();
     println!("{processes} processes, % of the permits in use: {used:.1?}");
     for agent in &mut agents {
         let done = agent.stop().await;
         assert!(done.granted > 0, "a process starved: {done:?}");
         assert_eq!((done.refused, done.lost), (0, 0), "{done:?}");
     }
-    let peak = windows.iter().map(|seen| seen.peak).max();
+    let peak = windows.iter().map(|window| window.peak).max();
     assert_eq!(peak, Some(8), "the limit is reached and never exceeded");
     assert!(best > 0.9 * 8.0, "{best:.2} of 8 in use at best");
     let permits = coordinator(&server.url());
-    until_seen(&permits, "busy", (0, 0), millis(500)).await;
+    until_counts(&permits, "busy", (0, 0), millis(500)).await;
 }
 
 #[tokio::test]
@@ -68,10 +68,10 @@ async fn a_limit_lowered_by_a_deploy_evicts_no_holder_and_grants_nothing_until_i
         old.granted(key).await;
     }
     new.acquire("new", "deploy", 2);
-    until_seen(&permits, "deploy", (4, 1), millis(2000)).await;
+    until_counts(&permits, "deploy", (4, 1), millis(2000)).await;
     // Tickets with the higher limit are queued behind it.
     old.acquire("e", "deploy", 4);
-    until_seen(&permits, "deploy", (4, 2), millis(2000)).await;
+    until_counts(&permits, "deploy", (4, 2), millis(2000)).await;
     for key in ["a", "b"] {
         assert!(old.release(key).await);
     }
@@ -88,7 +88,7 @@ async fn a_limit_lowered_by_a_deploy_evicts_no_holder_and_grants_nothing_until_i
     old.granted("e").await;
     assert!(old.is_valid("d").await, "no holder was evicted");
     assert!(!old.lost_within("d", millis(1)).await);
-    until_seen(&permits, "deploy", (3, 0), millis(500)).await;
+    until_counts(&permits, "deploy", (3, 0), millis(500)).await;
 }
 
 #[tokio::test]

@@ -47,10 +47,13 @@ impl BusyTasks {
     }
 }
 
-/// Returns how many tickets are queued before the first one of this node, if it has any.
-async fn tickets_ahead(mutex: &Mutex, mine: &str) -> Option<usize> {
-    let seen = mutex.inspect().await.expect("an answer");
-    seen.queue.iter().position(|ticket| ticket.node == mine)
+/// Returns how many tickets are queued before the first ticket of this node, if it has any.
+async fn tickets_ahead(mutex: &Mutex, node: &str) -> Option<usize> {
+    let inspection = mutex.inspect().await.expect("an answer");
+    inspection
+        .queue
+        .iter()
+        .position(|ticket| ticket.node == node)
 }
 
 #[tokio::test]
@@ -60,8 +63,8 @@ async fn a_waiter_elsewhere_is_overtaken_by_few_handoffs_per_entry_ahead() {
     let busy = BusyTasks::start(&here.mutex("hot").unwrap(), 12);
     let mutex = other.mutex("hot").unwrap();
     let first = mutex.lock().await.unwrap();
-    let mine = first.ticket();
-    let mine = mine.rsplit_once('-').expect("a node and a number").0;
+    let ticket = first.ticket();
+    let node = ticket.rsplit_once('-').expect("a node and a number").0;
     drop(first);
     for round in 0..10 {
         let waits = tokio::spawn({
@@ -72,7 +75,7 @@ async fn a_waiter_elsewhere_is_overtaken_by_few_handoffs_per_entry_ahead() {
             }
         });
         let before = loop {
-            if let Some(before) = tickets_ahead(&mutex, mine).await {
+            if let Some(before) = tickets_ahead(&mutex, node).await {
                 break before;
             }
             if waits.is_finished() {
@@ -83,10 +86,10 @@ async fn a_waiter_elsewhere_is_overtaken_by_few_handoffs_per_entry_ahead() {
         let (then, guard) = within(LEASE, "a grant", waits).await.unwrap();
         drop(guard);
         // Each queued ticket and the present holder may be handed on four times, and everything within 10 ms.
-        let most = 5 * (before + 1) + 10;
+        let allowed = 5 * (before + 1) + 10;
         let passed = then.saturating_sub(entries);
         assert!(
-            passed <= most,
+            passed <= allowed,
             "round {round}: {passed} overtook it, {before} tickets were ahead"
         );
     }

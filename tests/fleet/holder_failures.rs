@@ -2,7 +2,7 @@
 
 use crate::agent::Agent;
 use crate::support::redis::RedisServer;
-use crate::{LEASE, coordinator, millis, seen, until_seen};
+use crate::{LEASE, coordinator, counts, millis, until_counts};
 use std::time::{Duration, Instant};
 
 #[tokio::test]
@@ -18,11 +18,11 @@ async fn the_permits_of_a_killed_process_are_free_one_lease_later() {
     // Its process also has a ticket at the head of the queue.
     holder.acquire("waiting", "killed", 3);
     let permits = coordinator(&server.url());
-    until_seen(&permits, "killed", (3, 1), millis(2000)).await;
+    until_counts(&permits, "killed", (3, 1), millis(2000)).await;
     for key in keys {
         next.acquire(key, "killed", 3);
     }
-    until_seen(&permits, "killed", (3, 4), millis(2000)).await;
+    until_counts(&permits, "killed", (3, 4), millis(2000)).await;
     holder.0.kill();
     let killed = Instant::now();
     for key in keys {
@@ -30,7 +30,7 @@ async fn the_permits_of_a_killed_process_are_free_one_lease_later() {
     }
     let took = killed.elapsed();
     assert!(took < LEASE + Duration::from_secs(1), "{took:?}");
-    until_seen(&permits, "killed", (3, 0), 2 * LEASE).await;
+    until_counts(&permits, "killed", (3, 0), 2 * LEASE).await;
 }
 
 #[tokio::test]
@@ -44,12 +44,12 @@ async fn a_paused_holder_sees_its_loss_at_once_and_releases_no_other_permit() {
     paused.acquire("held", "held-asleep", 1);
     paused.granted("held").await;
     paused.acquire("pushed", "granted-asleep", 1);
-    until_seen(&permits, "granted-asleep", (1, 1), millis(2000)).await;
+    until_counts(&permits, "granted-asleep", (1, 1), millis(2000)).await;
 
     paused.0.pause();
     // The release grants the ticket of the paused process: the push stays in its socket.
     assert!(other.release("early").await);
-    until_seen(&permits, "granted-asleep", (1, 0), millis(500)).await;
+    until_counts(&permits, "granted-asleep", (1, 0), millis(500)).await;
     other.acquire("late", "granted-asleep", 1);
     other.acquire("taken", "held-asleep", 1);
     other.granted("late").await;
@@ -78,7 +78,7 @@ async fn a_paused_holder_sees_its_loss_at_once_and_releases_no_other_permit() {
     for (key, name) in [("taken", "held-asleep"), ("late", "granted-asleep")] {
         assert!(other.is_valid(key).await);
         assert!(!other.lost_within(key, millis(1)).await);
-        assert_eq!(seen(&permits, name).await.0, 1, "{name}");
+        assert_eq!(counts(&permits, name).await.0, 1, "{name}");
     }
     // Its queue entry is re-created.
     assert!(other.release("late").await);
@@ -122,7 +122,7 @@ async fn a_pause_during_a_call_is_no_outage() {
     // The reply stays in the socket of the paused process.
     server.resume();
     let permits = coordinator(&server.url());
-    until_seen(&permits, "asleep", (2, 0), millis(2000)).await;
+    until_counts(&permits, "asleep", (2, 0), millis(2000)).await;
     tokio::time::sleep(millis(1500)).await;
     process.0.resume();
     assert!(

@@ -2,7 +2,7 @@
 
 use crate::support::proxy::{Mode, Proxy, Way};
 use crate::support::redis::RedisServer;
-use crate::{LEASE, coordinator, millis, seen, until_seen, within};
+use crate::{LEASE, coordinator, counts, millis, until_counts, within};
 use std::time::Instant;
 
 #[tokio::test]
@@ -12,18 +12,18 @@ async fn a_call_executed_after_its_retry_creates_no_permit_and_no_second_holder(
     let (delayed, direct) = (coordinator(&proxy.url()), coordinator(&server.url()));
     let semaphore = delayed.semaphore("late", 1).unwrap();
     drop(semaphore.acquire().await.unwrap());
-    until_seen(&direct, "late", (0, 0), millis(500)).await;
+    until_counts(&direct, "late", (0, 0), millis(500)).await;
 
     // The next calls are held in the old connection until the client replaces it.
     proxy.set_present(Way::Up, Mode::Hold);
     let permit = within(LEASE, "the retry", semaphore.acquire()).await;
     permit.unwrap().release().await.unwrap();
-    assert_eq!(seen(&direct, "late").await, (0, 0));
+    assert_eq!(counts(&direct, "late").await, (0, 0));
     let calls = calls(&server);
     proxy.set_present(Way::Up, Mode::Pass);
     until(|| self::calls(&server) > calls).await;
     assert_eq!(
-        seen(&direct, "late").await,
+        counts(&direct, "late").await,
         (0, 0),
         "the late call left a permit"
     );
@@ -37,12 +37,12 @@ async fn a_call_executed_after_its_retry_creates_no_permit_and_no_second_holder(
     proxy.set_present(Way::Up, Mode::Pass);
     until(|| self::calls(&server) > calls).await;
     assert_eq!(
-        seen(&direct, "late").await,
+        counts(&direct, "late").await,
         (1, 0),
         "the late call left a queue entry"
     );
     assert!(held.unwrap().release().await.unwrap());
-    assert_eq!(seen(&direct, "late").await, (0, 0));
+    assert_eq!(counts(&direct, "late").await, (0, 0));
 }
 
 #[tokio::test]
@@ -53,18 +53,18 @@ async fn a_lost_reply_does_not_block_its_own_ticket() {
     let semaphore = cut.semaphore("lost", 1).unwrap();
     for round in 0..5 {
         drop(semaphore.acquire().await.unwrap());
-        until_seen(&direct, "lost", (0, 0), millis(500)).await;
+        until_counts(&direct, "lost", (0, 0), millis(500)).await;
         // The script is executed, and its reply and all later ones are lost.
         proxy.set_present(Way::Down, Mode::LoseOneAndCut);
         let start = Instant::now();
         let permit = semaphore.acquire().await.unwrap();
         let took = start.elapsed();
         assert!(took < LEASE * 2 / 3, "round {round} took {took:?}");
-        assert_eq!(seen(&direct, "lost").await, (1, 0));
+        assert_eq!(counts(&direct, "lost").await, (1, 0));
         // The same for the reply to a release: the retry reports that the permit was held.
         proxy.set_present(Way::Down, Mode::LoseOneAndCut);
         assert!(permit.release().await.unwrap(), "round {round}");
-        assert_eq!(seen(&direct, "lost").await, (0, 0));
+        assert_eq!(counts(&direct, "lost").await, (0, 0));
     }
 }
 
@@ -90,7 +90,7 @@ async fn a_slow_link_only_adds_latency() {
         task.await.unwrap();
     }
     assert!(start.elapsed() < 4 * LEASE, "{:?}", start.elapsed());
-    until_seen(&direct, "slow", (0, 0), millis(1000)).await;
+    until_counts(&direct, "slow", (0, 0), millis(1000)).await;
 }
 
 /// Returns how many script calls the server has executed.

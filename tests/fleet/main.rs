@@ -45,16 +45,16 @@ fn coordinator(url: &str) -> Coordinator {
 }
 
 /// Returns the numbers of permits in use and of queued tickets at the backend.
-async fn seen(permits: &Coordinator, name: &str) -> (u64, u64) {
-    let seen = permits.inspect(name).await.expect("an answer");
-    (seen.in_use, seen.queued)
+async fn counts(permits: &Coordinator, name: &str) -> (u64, u64) {
+    let inspection = permits.inspect(name).await.expect("an answer");
+    (inspection.in_use, inspection.queued)
 }
 
 /// Waits until the backend has this many permits in use and tickets queued.
-async fn until_seen(permits: &Coordinator, name: &str, wanted: (u64, u64), within: Duration) {
+async fn until_counts(permits: &Coordinator, name: &str, wanted: (u64, u64), within: Duration) {
     let end = Instant::now() + within;
     loop {
-        let now = seen(permits, name).await;
+        let now = counts(permits, name).await;
         if now == wanted {
             return;
         }

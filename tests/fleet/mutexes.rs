@@ -1,9 +1,11 @@
 //! Mutexes over Redis: several processes, frozen processes, hung servers, unusual names, many names.
 
 use crate::modes;
-use crate::support::process::{Process, end_with_parent, report};
+use crate::support::process::{Process, report, run_child};
 use crate::support::redis::RedisServer;
 use crate::{EXCLUSIVE, LEASE, SLACK, backend, coordinator, millis};
+use common::names::UNUSUAL_NAMES;
+use common::redis::expect_empty;
 use futures_util::StreamExt;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -158,7 +160,7 @@ async fn overlapping_sets_of_two_processes_exclude_each_other_without_deadlock()
     while let Some(ended) = tasks.join_next().await {
         ended.expect("no panic");
     }
-    nothing_is_left(&server, LEASE).await;
+    expect_empty(&server, LEASE + SLACK).await;
 }
 
 #[tokio::test]
@@ -210,54 +212,29 @@ async fn ten_thousand_rounds_with_cancellation_leave_nothing() {
     }
     let end = Instant::now() + LEASE / 2;
     loop {
-        let seen = mutex.inspect().await.unwrap();
-        if (seen.in_use, seen.queued) == (0, 0) {
+        let inspection = mutex.inspect().await.unwrap();
+        if (inspection.in_use, inspection.queued) == (0, 0) {
             break;
         }
-        assert!(Instant::now() < end, "not released in time: {seen:?}");
+        assert!(Instant::now() < end, "not released in time: {inspection:?}");
     }
     // No permit is renewed, so nothing is stored one lease later.
-    nothing_is_left(&server, LEASE).await;
+    expect_empty(&server, LEASE + SLACK).await;
 }
 
 #[tokio::test]
 async fn each_name_excludes_only_itself_and_no_key_is_raw() {
     let server = RedisServer::start();
     let permits = coordinator(&server.url());
-    let long = "x".repeat(10_000);
-    let names: &[&[u8]] = &[
-        b"",
-        b"*",
-        b"{",
-        b"}",
-        b"{}",
-        b"}{",
-        b"{a}",
-        b"a}",
-        b"a",
-        b"A",
-        b"aa",
-        b"\n",
-        b"\0",
-        b"\xff\xfe",
-        b"a:queue",
-        b"a:meta",
-        b"fleet:mutex:{a}",
-        b"a+b",
-        b"a/b",
-        b"%61",
-        b"a b",
-        long.as_bytes(),
-    ];
     let mut guards = Vec::new();
-    for name in names {
+    for name in UNUSUAL_NAMES {
         let mutex = permits.mutex(name).unwrap();
         guards.push(mutex.try_lock().await.expect("each name is independent"));
         let error = mutex.try_lock().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::LimitReached);
     }
     let keys = server.command(&["KEYS", "fleet:mutex:{*}"]).list();
-    assert_eq!(keys.len(), names.len());
+    assert_eq!(keys.len(), UNUSUAL_NAMES.len());
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.:%~+{}".contains(c);
     assert!(
         keys.iter()
@@ -295,20 +272,7 @@ async fn many_names_leave_memory_and_redis_as_they_were() {
     all(20_000..100_000).await;
     let grown = resident().saturating_sub(before);
     assert!(grown < 8_000, "{grown} KiB for 80,000 unused names");
-    nothing_is_left(&server, lease).await;
-}
-
-/// Asserts that nothing is stored one lease later. `KEYS`, because `DBSIZE` also counts expired keys.
-async fn nothing_is_left(server: &RedisServer, lease: Duration) {
-    let end = Instant::now() + lease + SLACK;
-    loop {
-        let keys = server.command(&["KEYS", "*"]).list();
-        if keys.is_empty() {
-            return;
-        }
-        assert!(Instant::now() < end, "keys are left: {keys:?}");
-        tokio::time::sleep(millis(50)).await;
-    }
+    expect_empty(&server, lease + SLACK).await;
 }
 
 /// Returns the resident memory of this process in KiB.
@@ -347,15 +311,7 @@ fn locker() {
     let Ok(url) = std::env::var("FLEET_LOCKS_AT") else {
         return;
     };
-    end_with_parent();
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
-    runtime.expect("a runtime").block_on(async {
-        serve(&url).await;
-        // Dropping the runtime would wait for the next line of the standard input.
-        std::process::exit(0);
-    });
+    run_child(serve(&url));
 }
 
 async fn serve(url: &str) {

@@ -4,7 +4,7 @@ use crate::modes;
 use crate::support::logs::Logs;
 use crate::support::proxy::{Mode, Proxy, Way};
 use crate::support::redis::RedisServer;
-use crate::{LEASE, SLACK, backend, coordinator, millis, seen, until_seen, within};
+use crate::{LEASE, SLACK, backend, coordinator, counts, millis, until_counts, within};
 use http::{Request, Response, StatusCode};
 use http_body_util::Empty;
 use std::convert::Infallible;
@@ -61,8 +61,8 @@ async fn survive(
             async move { full.acquire().await }
         });
         drop(free.acquire().await.unwrap());
-        until_seen(&permits, "full", (1, 1), millis(1000)).await;
-        until_seen(&permits, "free", (0, 0), millis(1000)).await;
+        until_counts(&permits, "full", (1, 1), millis(1000)).await;
+        until_counts(&permits, "free", (0, 0), millis(1000)).await;
 
         begin(server);
         // Not detected yet: a shorter timeout of the caller ends the wait first, other callers get `Unavailable`.
@@ -116,8 +116,8 @@ async fn survive(
         let permit = within(left, "the waiter", waits).await.unwrap().unwrap();
         assert!(permit.is_valid());
         assert!(permit.release().await.unwrap());
-        until_seen(&permits, "full", (0, 0), millis(1000)).await;
-        until_seen(&permits, "free", (0, 0), millis(1000)).await;
+        until_counts(&permits, "full", (0, 0), millis(1000)).await;
+        until_counts(&permits, "free", (0, 0), millis(1000)).await;
         let lines = logs.with("answers again");
         assert_eq!(lines.len(), outage, "{lines:#?}");
     }
@@ -127,14 +127,14 @@ async fn survive(
 }
 
 #[tokio::test]
-async fn a_paused_server() {
+async fn callers_survive_a_paused_server() {
     let mut server = RedisServer::start();
     let url = server.url();
     survive(&mut server, &url, false, |s| s.pause(), |s| s.resume()).await;
 }
 
 #[tokio::test]
-async fn a_server_that_is_killed_and_comes_back_empty() {
+async fn callers_survive_a_server_restarted_without_its_data() {
     let mut server = RedisServer::start();
     let url = server.url();
     survive(
@@ -149,7 +149,7 @@ async fn a_server_that_is_killed_and_comes_back_empty() {
 
 /// Every write is on disk before its reply.
 #[tokio::test]
-async fn a_server_that_is_killed_and_comes_back_with_its_data() {
+async fn callers_survive_a_server_restarted_with_its_data() {
     let mut server = RedisServer::start_with(&["--appendonly", "yes", "--appendfsync", "always"]);
     let url = server.url();
     survive(
@@ -177,12 +177,12 @@ async fn one_way_link(way: Way) {
 }
 
 #[tokio::test]
-async fn a_link_that_is_cut_towards_the_server() {
+async fn callers_survive_a_link_cut_towards_the_server() {
     one_way_link(Way::Up).await;
 }
 
 #[tokio::test]
-async fn a_link_that_is_cut_towards_the_client() {
+async fn callers_survive_a_link_cut_towards_the_client() {
     one_way_link(Way::Down).await;
 }
 
@@ -198,7 +198,7 @@ async fn half_open_link(way: Way) {
         assert!(within(NORMAL, "a release", held.release()).await.unwrap());
         let permit = within(DECIDED, "a new caller", semaphore.acquire()).await;
         assert!(permit.unwrap().release().await.unwrap());
-        until_seen(&permits, "half", (0, 0), millis(500)).await;
+        until_counts(&permits, "half", (0, 0), millis(500)).await;
     }
 }
 
@@ -250,7 +250,7 @@ async fn waiters_are_queued_again_after_a_flush() {
             tokio::spawn(async move { semaphore.acquire().await.unwrap().release().await })
         })
         .collect();
-    until_seen(&third, "flushed", (1, 3), millis(1000)).await;
+    until_counts(&third, "flushed", (1, 3), millis(1000)).await;
     server.command(&["FLUSHALL"]);
     // Another process acquires first, and holds.
     let quick = third
@@ -262,12 +262,12 @@ async fn waiters_are_queued_again_after_a_flush() {
     within(LEASE, "the loss", held.lost()).await;
     assert!(!held.is_valid());
     drop(held);
-    until_seen(&third, "flushed", (1, 3), LEASE).await;
+    until_counts(&third, "flushed", (1, 3), LEASE).await;
     assert!(quick.release().await.unwrap());
     for waiter in waits {
         assert!(within(LEASE, "a grant", waiter).await.unwrap().unwrap());
     }
-    until_seen(&third, "flushed", (0, 0), millis(500)).await;
+    until_counts(&third, "flushed", (0, 0), millis(500)).await;
 }
 
 #[tokio::test]
@@ -298,7 +298,7 @@ async fn repeated_script_flushes_change_nothing() {
     for task in tasks {
         assert!(task.await.unwrap() > 50);
     }
-    assert_eq!(seen(&permits, "scripts").await, (0, 0));
+    assert_eq!(counts(&permits, "scripts").await, (0, 0));
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 use crate::agent::Agent;
 use crate::modes;
 use crate::support::redis::RedisServer;
-use crate::{LEASE, backend, coordinator, millis, seen, until_seen, within};
+use crate::{LEASE, backend, coordinator, counts, millis, until_counts, within};
 use rustix::process::Signal;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -43,7 +43,7 @@ fn a_coordinator_in_a_static_serves_ten_runtimes() {
     let runtime = runtime(false);
     let last = runtime.block_on(semaphore.acquire()).unwrap();
     assert!(runtime.block_on(last.release()).unwrap());
-    assert_eq!(runtime.block_on(seen(permits, "static")), (0, 0));
+    assert_eq!(runtime.block_on(counts(permits, "static")), (0, 0));
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn concurrent_runtimes_share_one_coordinator() {
             });
         }
     });
-    runtime(false).block_on(until_seen(&permits, "beside", (0, 0), 2 * LEASE));
+    runtime(false).block_on(until_counts(&permits, "beside", (0, 0), 2 * LEASE));
 }
 
 #[tokio::test]
@@ -81,14 +81,14 @@ async fn a_process_that_is_interrupted_and_shuts_down_leaves_nothing() {
     agent.acquire("waits", "ended", 2);
     agent.acquire("elsewhere", "ended-too", 1);
     agent.granted("elsewhere").await;
-    until_seen(&permits, "ended", (2, 1), millis(1000)).await;
+    until_counts(&permits, "ended", (2, 1), millis(1000)).await;
     agent.0.signal(Signal::INT);
     let refused = agent.0.receive("refused waits.").await;
     assert_eq!(refused, ErrorKind::ShuttingDown.as_str());
     assert_eq!(agent.0.receive("shut down").await, "Err(HeldTooLong)");
     assert!(agent.0.ended().await.success());
-    assert_eq!(seen(&permits, "ended").await, (0, 0));
-    assert_eq!(seen(&permits, "ended-too").await, (0, 0));
+    assert_eq!(counts(&permits, "ended").await, (0, 0));
+    assert_eq!(counts(&permits, "ended-too").await, (0, 0));
 }
 
 #[tokio::test]

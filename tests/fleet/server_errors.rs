@@ -4,7 +4,7 @@
 use crate::modes;
 use crate::support::logs::Logs;
 use crate::support::redis::RedisServer;
-use crate::{LEASE, backend, coordinator, millis, seen, until_seen, within};
+use crate::{LEASE, backend, coordinator, counts, millis, until_counts, within};
 use std::time::Instant;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -131,7 +131,7 @@ async fn rights_withdrawn_and_restored_lose_no_permit() {
     tokio::time::sleep(LEASE * 3 / 2).await;
     assert!(held.is_valid());
     assert!(held.release().await.unwrap());
-    until_seen(&permits, "rights", (0, 0), LEASE).await;
+    until_counts(&permits, "rights", (0, 0), LEASE).await;
 }
 
 #[tokio::test]
@@ -168,7 +168,7 @@ async fn with_full_memory_permits_are_renewed_released_and_granted() {
         let semaphore = there.semaphore("memory", 1).unwrap();
         async move { semaphore.acquire().await }
     });
-    until_seen(&permits, "memory", (1, 1), millis(1000)).await;
+    until_counts(&permits, "memory", (1, 1), millis(1000)).await;
     server.command(&["CONFIG", "SET", "maxmemory", "1"]);
     let refused = server.command(&["SET", "x", "y"]);
     assert!(refused.text().contains("OOM"), "{refused:?}");
@@ -187,7 +187,7 @@ async fn with_full_memory_permits_are_renewed_released_and_granted() {
     server.command(&["CONFIG", "SET", "maxmemory", "0"]);
     let permit = within(LEASE, "the return to normal", semaphore.acquire()).await;
     assert!(permit.unwrap().release().await.unwrap());
-    assert_eq!(seen(&permits, "memory").await, (0, 0));
+    assert_eq!(counts(&permits, "memory").await, (0, 0));
 }
 
 #[tokio::test]

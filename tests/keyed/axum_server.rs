@@ -6,20 +6,11 @@ use crate::support::*;
 use axum::extract::Path;
 use axum::routing::{get, post};
 use axum::{Extension, Router};
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use tokio::net::TcpListener;
 use tokio::time::timeout;
 use tower_permit::layers::keyed::{OnMissingKey, path_segment, query};
 use tower_permit::{Coordinator, HeldKeys, KeyedMutexLayer, Memory};
-
-async fn serve(app: Router) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    tokio::spawn(async move { axum::serve(listener, app).await });
-    address
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_shop_sells_exactly_its_stock() {

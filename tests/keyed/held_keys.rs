@@ -11,9 +11,9 @@ use tower::{Layer, ServiceBuilder, ServiceExt};
 use tower_permit::layers::keyed::{key_fn, path, path_segment};
 use tower_permit::{ErrorKind, HeldKeys, Key, KeyedConcurrencyLimitLayer, KeyedMutexLayer};
 
-/// What a service recorded of its last request.
+/// Records the last request of a service.
 #[derive(Clone, Debug, Default)]
-struct Noted {
+struct Recorder {
     held: Arc<Mutex<HeldKeys>>,
     /// The number of different permits.
     permits: Arc<Mutex<usize>>,
@@ -21,7 +21,7 @@ struct Noted {
 
 type Answer = Result<Response<()>, Boom>;
 
-impl Noted {
+impl Recorder {
     fn held(&self) -> HeldKeys {
         self.held.lock().unwrap().clone()
     }
@@ -31,13 +31,13 @@ impl Noted {
     }
 
     fn service(&self) -> Strict<impl Fn(Request<()>) -> Ready<Answer> + Clone> {
-        let noted = self.clone();
+        let recorder = self.clone();
         Strict::new(move |request: Request<()>| {
             let held = request.extensions().get::<HeldKeys>().cloned();
             let held = held.unwrap_or_default();
             let tickets = held.iter().map(|held| held.upgrade().unwrap().ticket());
-            *noted.permits.lock().unwrap() = tickets.collect::<HashSet<_>>().len();
-            *noted.held.lock().unwrap() = held;
+            *recorder.permits.lock().unwrap() = tickets.collect::<HashSet<_>>().len();
+            *recorder.held.lock().unwrap() = held;
             ready(Ok(Response::new(())))
         })
     }
@@ -46,7 +46,7 @@ impl Noted {
 #[tokio::test(start_paused = true)]
 async fn each_layer_adds_its_keys() {
     let permits = permits();
-    let noted = Noted::default();
+    let recorder = Recorder::default();
     let products = |_: &Request<()>| Key::all(["7", "8"]);
     let service = ServiceBuilder::new()
         .layer(
@@ -54,9 +54,9 @@ async fn each_layer_adds_its_keys() {
                 .unwrap(),
         )
         .layer(KeyedMutexLayer::new(&permits, "buy", products).unwrap())
-        .service(noted.service());
+        .service(recorder.service());
     service.clone().oneshot(buy("7")).await.unwrap();
-    let held = noted.held();
+    let held = recorder.held();
     let names: Vec<_> = held
         .iter()
         .map(|held| (held.layer(), held.name()))
@@ -78,7 +78,7 @@ async fn each_layer_adds_its_keys() {
     assert!(held.iter().all(|held| held.upgrade().is_none()));
 
     service.oneshot(buy("7")).await.unwrap();
-    assert!(noted.held().token("buy").unwrap() > token);
+    assert!(recorder.held().token("buy").unwrap() > token);
 }
 
 #[tokio::test(start_paused = true)]
@@ -124,7 +124,7 @@ async fn a_reentering_request_does_not_wait_and_is_not_counted() {
     let inner = layer.layer(shop.service(millis(10)));
     let between = Strict::new(move |request: Request<()>| {
         let answer = inner.clone().oneshot(request);
-        async move { answer.await.map_err(|_| Boom("not let in again")) }
+        async move { answer.await.map_err(|_| Boom("not admitted again")) }
     });
     let control = between.control.clone();
     control.busy(true);
@@ -154,34 +154,34 @@ async fn an_inner_limit_counts_its_request_once() {
 #[tokio::test(start_paused = true)]
 async fn an_inner_layer_acquires_only_missing_names() {
     let permits = permits();
-    let noted = Noted::default();
+    let recorder = Recorder::default();
     let service = ServiceBuilder::new()
         .layer(KeyedMutexLayer::new(&permits, "buy", |_: &Request<()>| "b").unwrap())
         .layer(
             KeyedMutexLayer::new(&permits, "buy", |_: &Request<()>| Key::all(["a", "b", "c"]))
                 .unwrap(),
         )
-        .service(noted.service());
+        .service(recorder.service());
     service.oneshot(buy("7")).await.unwrap();
-    let held = noted.held();
+    let held = recorder.held();
     let names: Vec<_> = held.iter().map(|held| held.name()).collect();
     assert_eq!(names, ["buy+b", "buy+a", "buy+b", "buy+c"]);
-    assert_eq!(noted.permits(), 3);
+    assert_eq!(recorder.permits(), 3);
 }
 
 #[tokio::test(start_paused = true)]
 async fn another_key_another_name_or_another_backend_is_not_reentered() {
     let (here, there) = (permits(), permits());
-    let noted = Noted::default();
+    let recorder = Recorder::default();
     let service = ServiceBuilder::new()
         .layer(mutex(&here))
         .layer(mutex(&there))
         .layer(KeyedMutexLayer::new(&here, "buy", path()).unwrap())
         .layer(KeyedMutexLayer::new(&here, "sell", path_segment(1)).unwrap())
-        .service(noted.service());
+        .service(recorder.service());
     service.clone().oneshot(buy("7")).await.unwrap();
-    let held = noted.held();
-    assert_eq!((held.iter().count(), noted.permits()), (4, 4));
+    let held = recorder.held();
+    assert_eq!((held.iter().count(), recorder.permits()), (4, 4));
 
     // Another process holds it at the other backend: the hold at this backend does not count.
     let shop = Shop::default();
@@ -199,14 +199,14 @@ async fn another_key_another_name_or_another_backend_is_not_reentered() {
 #[tokio::test(start_paused = true)]
 async fn a_released_key_is_not_reentered() {
     let (permits, shop) = (permits(), Shop::default());
-    let noted = Noted::default();
+    let recorder = Recorder::default();
     mutex(&permits)
-        .layer(noted.service())
+        .layer(recorder.service())
         .oneshot(buy("7"))
         .await
         .unwrap();
     let mut request = buy("7");
-    request.extensions_mut().insert(noted.held());
+    request.extensions_mut().insert(recorder.held());
 
     let service = mutex(&permits).layer(shop.service(secs(1)));
     let holder = tokio::spawn(service.clone().oneshot(buy("7")));
@@ -220,7 +220,7 @@ async fn a_released_key_is_not_reentered() {
     let tokens: Vec<_> = shop.served().iter().map(|one| one.token.unwrap()).collect();
     assert!(
         tokens[1] > tokens[0],
-        "its own, not the old one: {tokens:?}"
+        "a new token, not the old one: {tokens:?}"
     );
 }
 

@@ -17,9 +17,12 @@ where
     let layer = layer.on_missing_key(OnMissingKey::Reject);
     let inner = shop.service(millis(1));
     let mut service = layer.clone().layer(inner.clone());
-    ready(&mut service).await.expect("ready, always");
+    ready(&mut service).await.expect("always ready");
     let error = service.call(buy("7")).await.unwrap_err();
-    let error = error.downcast_ref::<Error>().expect("ours").clone();
+    let error = error
+        .downcast_ref::<Error>()
+        .expect("an error of this crate")
+        .clone();
 
     let service = layer.reject_with_response().layer(inner.clone());
     let response = service.clone().oneshot(buy("7")).await.unwrap();

@@ -211,11 +211,7 @@ where
     K: tower_permit::layers::keyed::KeyExtractor<Request<()>>,
 {
     let (feed, body) = fed();
-    let body = Arc::new(Mutex::new(Some(body)));
-    let service = layer.clone().hold_until_body_end().layer(bodies(move || {
-        let mut body = body.lock().expect("lock");
-        body.take().expect("one request")
-    }));
+    let service = layer.clone().hold_until_body_end().layer(one_body(body));
     let response = service.oneshot(buy("7")).await.unwrap();
     (feed, Box::pin(response.into_body()))
 }
@@ -230,8 +226,7 @@ async fn the_key_is_released_with_the_response_or_with_its_body() {
     let permits = permits();
     let layer = mutex(&permits);
     let (feed, body) = fed();
-    let body = Arc::new(Mutex::new(Some(body)));
-    let service = layer.layer(bodies(move || body.lock().unwrap().take().expect("one")));
+    let service = layer.layer(one_body(body));
     let response = service.oneshot(buy("7")).await.unwrap();
     assert!(!is_held(&layer).await);
     drop((feed, response));

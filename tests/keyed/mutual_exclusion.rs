@@ -67,9 +67,9 @@ async fn requests_for_one_key_are_served_in_order() {
         buyer.await.unwrap().unwrap();
     }
     for product in ["0", "1"] {
-        let mine = |uri: &String| uri.starts_with(&format!("/products/{product}/"));
+        let of_product = |uri: &String| uri.starts_with(&format!("/products/{product}/"));
         let served = shop.served().into_iter().map(|one| one.uri);
-        let served: Vec<_> = served.filter(mine).collect();
+        let served: Vec<_> = served.filter(of_product).collect();
         assert_eq!(served.len(), 20);
         assert!(served.is_sorted(), "{served:?}");
     }
@@ -99,7 +99,7 @@ async fn encodings_of_one_segment_are_one_key() {
 async fn layers_with_different_names_are_independent() {
     let (permits, shop) = (permits(), Shop::default());
     let mut inside = Vec::new();
-    // A layer name and a key that look alike when joined, and a limit with the name of a mutex.
+    // A layer name and a key that are equal when joined, and a limit with the name of a mutex.
     for (name, key) in [("buy", "7"), ("sell", "7"), ("buy+7", ""), ("", "buy+7")] {
         let layer = KeyedMutexLayer::new(&permits, name, move |_: &Request<()>| key).unwrap();
         let service = layer.layer(shop.service(secs(1)));
@@ -154,8 +154,8 @@ async fn each_tenant_has_its_limit_and_delays_no_other() {
     }
     for (at, task) in tasks {
         let took = task.await.unwrap() - start;
-        let most = if at < 3 { millis(450) } else { millis(60) };
-        assert!(took < most, "tenant {at}: {took:?}");
+        let bound = if at < 3 { millis(450) } else { millis(60) };
+        assert!(took < bound, "tenant {at}: {took:?}");
     }
     for at in 0..20 {
         assert_eq!(shop.product(&at.to_string()).peak(), 3, "tenant {at}");

@@ -1,11 +1,12 @@
-//! Over Redis, in real time. Two coordinators stand for two processes.
+//! Over Redis, in real time. Two coordinators act as two processes.
 
 use crate::modes;
 use crate::redis_server::RedisServer;
 use crate::shop::*;
 use crate::support::{millis, secs};
+use common::redis::expect_empty;
 use futures_util::StreamExt;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tower::{Layer, ServiceExt};
 use tower_permit::layers::keyed::{header, path_segment};
 use tower_permit::{Coordinator, KeyedConcurrencyLimitLayer, Redis};
@@ -86,14 +87,5 @@ async fn unused_keys_leave_nothing_in_redis() {
     while let Some(answer) = answers.next().await {
         answer.unwrap();
     }
-    // One lease later. `KEYS` omits expired keys that `DBSIZE` still counts.
-    let end = Instant::now() + lease + secs(2);
-    loop {
-        let keys = server.command(&["KEYS", "*"]).list();
-        if keys.is_empty() {
-            break;
-        }
-        assert!(Instant::now() < end, "{} keys left", keys.len());
-        tokio::time::sleep(millis(50)).await;
-    }
+    expect_empty(&server, lease + secs(2)).await;
 }

@@ -30,7 +30,7 @@ impl tower_permit::layers::keyed::KeyExtractor<Request<()>> for OwnExtractor {
 }
 
 #[test]
-fn auto_traits() {
+fn layers_services_and_futures_have_auto_traits() {
     shareable::<KeyedMutexLayer<OwnExtractor>>();
     shareable::<KeyedConcurrencyLimitLayer<OwnExtractor>>();
     shareable::<KeyedMutex<(), OwnExtractor>>();
@@ -115,7 +115,7 @@ async fn an_inner_error_releases_the_key() {
     let control = inner.control.clone();
     let mut service = mutex(&permits).layer(inner);
     control.fail();
-    ready(&mut service).await.expect("ready, always");
+    ready(&mut service).await.expect("always ready");
     let error = service.call(buy("7")).await.unwrap_err();
     assert_eq!(error.downcast_ref(), Some(&Boom("not ready, ever")));
     assert!(all_free(&permits, &["7"]).await);

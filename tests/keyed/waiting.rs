@@ -78,11 +78,11 @@ async fn waiting_requests_are_bounded_per_key_and_in_total() {
     settle().await;
     assert_eq!(refused("2").await, ErrorKind::TooManyWaiting);
     assert_eq!(refused("3").await, ErrorKind::TooManyWaiting);
-    // A cancelled wait makes room for another one.
+    // A cancelled wait no longer counts.
     third.abort();
     settle().await;
     service.clone().oneshot(buy("3")).await.unwrap();
-    // So does a granted one.
+    // Nor does a granted one.
     for one in inside {
         one.await.unwrap().unwrap();
     }
@@ -154,7 +154,7 @@ async fn an_unclaimed_grant_passes_to_the_next_request() {
         .unwrap()
         .unwrap()
         .unwrap();
-    idle.await.expect("in line again");
+    idle.await.expect("queued again");
     assert_eq!((shop.served().len(), shop.product("7").peak()), (3, 1));
 }
 
@@ -174,7 +174,7 @@ async fn a_grant_lost_before_the_poll_admits_no_request() {
         assert_eq!(layer.inspect(7).await.unwrap().in_use, 1);
         // No task runs for two leases, as if the process had been stopped.
         tokio::time::advance(secs(20)).await;
-        request.await.expect("in line again");
+        request.await.expect("queued again");
     }
 }
 

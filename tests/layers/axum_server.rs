@@ -7,18 +7,10 @@ use axum::routing::get;
 use bytes::Bytes;
 use futures_util::stream;
 use std::convert::Infallible;
-use std::net::SocketAddr;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tower_permit::{DistributedConcurrencyLimitLayer as LimitLayer, PermitHandle};
-
-async fn serve(app: Router) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    tokio::spawn(async move { axum::serve(listener, app).await });
-    address
-}
 
 /// A streamed body that the witness counts until it ends or is dropped.
 fn streamed(witness: &Witness, pieces: usize) -> Body {

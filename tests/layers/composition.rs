@@ -85,7 +85,7 @@ async fn steer_does_not_starve_other_services() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn oneshot() {
+async fn oneshot_acquires_and_releases_a_permit() {
     let semaphore = semaphore(1);
     let service = LimitLayer::new(semaphore.clone())
         .release_at_response()

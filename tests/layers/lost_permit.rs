@@ -7,7 +7,6 @@ use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
 use std::convert::Infallible;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex};
 use tokio::sync::watch;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_permit::layers::{OnLost, PermitBody};
@@ -95,12 +94,11 @@ async fn a_lost_permit_can_be_reported_as_a_response() {
 
 async fn streaming(layer: LimitLayer) -> (Feed, Pin<Box<PermitBody<Fed>>>) {
     let (feed, body) = fed();
-    let body = Arc::new(Mutex::new(Some(body)));
-    let service = layer.layer(bodies(move || {
-        let mut body = body.lock().expect("lock");
-        body.take().expect("one request")
-    }));
-    let response = service.oneshot(Request::new(())).await.unwrap();
+    let response = layer
+        .layer(one_body(body))
+        .oneshot(Request::new(()))
+        .await
+        .unwrap();
     (feed, Box::pin(response.into_body()))
 }
 

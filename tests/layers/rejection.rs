@@ -2,6 +2,7 @@
 
 use crate::support::*;
 use bytes::Bytes;
+use futures_util::FutureExt;
 use http::{HeaderMap, Request, Response, StatusCode, header};
 use http_body::Body;
 use http_body_util::{BodyExt, Full};
@@ -21,7 +22,9 @@ async fn a_wait_timeout_is_reported_by_call() {
         .release_at_response()
         .layer(inner);
     let start = tokio::time::Instant::now();
-    ready(&mut service).await.expect("never an error of ours");
+    ready(&mut service)
+        .await
+        .expect("never an error of the layer");
     let waited = start.elapsed();
     assert!(waited >= secs(3) && waited < millis(3100), "{waited:?}");
 
@@ -91,7 +94,7 @@ async fn a_request_above_max_waiting_is_rejected_at_once() {
     let error = third.call("hello").await.unwrap_err();
     assert_eq!(kind(&error), ErrorKind::TooManyWaiting);
 
-    // A cancelled wait makes room for another one.
+    // A cancelled wait no longer counts.
     let [_, second] = waiting;
     drop(second);
     assert!(stays_pending(&mut third).await);
@@ -161,25 +164,12 @@ fn a_call_outside_a_runtime_is_rejected() {
     let mut service = LimitLayer::new(semaphore(1))
         .release_at_response()
         .layer(service_fn(|()| async { Ok::<_, Boom>(()) }));
-    let error = futures_executor(async {
+    let call = async {
         ready(&mut service).await.unwrap();
         service.call(()).await.unwrap_err()
-    });
+    };
+    let error = call.now_or_never().expect("at once");
     assert_eq!(kind(&error), ErrorKind::NoRuntime);
-}
-
-/// Runs a future that needs no external event.
-fn futures_executor<F: Future>(future: F) -> F::Output {
-    let waker = futures_util::task::noop_waker();
-    let mut cx = std::task::Context::from_waker(&waker);
-    let mut future = std::pin::pin!(future);
-    for _ in 0..1000 {
-        if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
-            return output;
-        }
-        std::thread::yield_now();
-    }
-    panic!("it waits");
 }
 
 // === rejections as responses ===

@@ -31,10 +31,7 @@ async fn upstream() -> (SocketAddr, watch::Sender<bool>) {
     let app = Router::new()
         .route("/slow", get(slow))
         .route("/fast", get(|| async { ([("x-answer", "42")], "hello") }));
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    tokio::spawn(async move { axum::serve(listener, app).await });
-    (address, go)
+    (serve(app).await, go)
 }
 
 fn request(address: SocketAddr, path: &str) -> Request {
@@ -131,12 +128,12 @@ async fn a_read_fails_after_max_hold() {
         .expect("it ends")
         .unwrap_err();
     let mut cause: Option<&dyn std::error::Error> = Some(&error);
-    let ours = loop {
-        let error = cause.expect("our error is among the causes");
-        if let Some(ours) = error.downcast_ref::<tower_permit::Error>() {
-            break ours;
+    let found = loop {
+        let error = cause.expect("an error of this crate among the causes");
+        if let Some(found) = error.downcast_ref::<tower_permit::Error>() {
+            break found;
         }
         cause = error.source();
     };
-    assert_eq!(ours.kind(), ErrorKind::HeldTooLong);
+    assert_eq!(found.kind(), ErrorKind::HeldTooLong);
 }

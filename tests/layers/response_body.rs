@@ -19,12 +19,11 @@ async fn limited<B>(layer: LimitLayer, body: B) -> Response<Pin<Box<PermitBody<B
 where
     B: Body + Send + 'static,
 {
-    let body = std::sync::Arc::new(std::sync::Mutex::new(Some(body)));
-    let service = layer.layer(bodies(move || {
-        let mut body = body.lock().expect("lock");
-        body.take().expect("one request")
-    }));
-    let response = service.oneshot(Request::new(())).await.unwrap();
+    let response = layer
+        .layer(one_body(body))
+        .oneshot(Request::new(()))
+        .await
+        .unwrap();
     response.map(Box::pin)
 }
 
@@ -236,10 +235,7 @@ async fn a_request_that_hangs_ends_after_max_hold() {
 async fn with_release_at_response_the_body_holds_no_permit() {
     let (semaphore, layer) = limit();
     let (_feed, body) = fed();
-    let body = std::sync::Arc::new(std::sync::Mutex::new(Some(body)));
-    let service = layer
-        .release_at_response()
-        .layer(bodies(move || body.lock().expect("lock").take().unwrap()));
+    let service = layer.release_at_response().layer(one_body(body));
     // The response type is that of the inner service.
     let response: Response<Fed> = service.oneshot(Request::new(())).await.unwrap();
     assert!(is_free(&semaphore).await);

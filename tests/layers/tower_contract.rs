@@ -20,7 +20,7 @@ fn is_future<F: Future + Send + 'static>(_: F) {}
 struct NotSync(#[allow(dead_code)] PhantomData<std::cell::Cell<()>>);
 
 #[test]
-fn auto_traits() {
+fn layers_services_and_futures_have_auto_traits() {
     shareable::<LimitLayer>();
     shareable::<DistributedConcurrencyLimit<()>>();
     shareable::<DistributedConcurrencyLimit<(), NotSync, NotSync>>();

@@ -1,6 +1,8 @@
 //! Mutexes over the in-process backend: exclusion, increasing tokens, loss, re-entrancy, several locks together.
 
 use common::modes;
+use common::names::UNUSUAL_NAMES;
+use common::tasks::run_ready_tasks as settle;
 use std::time::Duration;
 use test_support::witness::Witness;
 use tokio::time::{Instant, advance, sleep, timeout};
@@ -23,19 +25,12 @@ const _: fn() = || {
     let _ = <tower_permit::MutexGuard as NotClone<_>>::check;
 };
 
-/// Lets every task run until it waits.
-async fn settle() {
-    for _ in 0..64 {
-        tokio::task::yield_now().await;
-    }
-}
-
 #[tokio::test(start_paused = true)]
 async fn one_holder_at_a_time_in_order_with_increasing_tokens() {
     let memory = Memory::new();
     let processes = [(), ()].map(|()| {
         let builder = Coordinator::builder(memory.clone()).strict_fifo(true);
-        builder.build().expect("fine settings")
+        builder.build().expect("valid settings")
     });
     let witness = Witness::default();
     let (sender, mut receiver) = tokio::sync::mpsc::unbounded_channel();
@@ -373,30 +368,8 @@ async fn invalid_sets_of_names_are_errors() {
 #[tokio::test(start_paused = true)]
 async fn each_name_excludes_only_itself() {
     let permits = alone();
-    let long = "x".repeat(10_000);
-    let names: &[&[u8]] = &[
-        b"",
-        b"*",
-        b"{",
-        b"}",
-        b"{}",
-        b"{a}",
-        b"a",
-        b"A",
-        b"aa",
-        b"\n",
-        b"\0",
-        b"\xff\xfe",
-        b"a:queue",
-        b"a:meta",
-        b"limit:{a}",
-        b"a+b",
-        b"a/b",
-        b"%61",
-        long.as_bytes(),
-    ];
     let mut guards = Vec::new();
-    for name in names {
+    for name in UNUSUAL_NAMES {
         let mutex = permits.mutex(name).unwrap();
         guards.push(
             mutex

@@ -1,6 +1,6 @@
 //! Futures and permits dropped at any time leak nothing.
 
-use crate::{alone, seen, settle};
+use crate::{alone, counts, settle};
 use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
@@ -36,7 +36,11 @@ async fn dropping_an_acquisition_at_any_await_point_leaks_nothing() {
                 poll_and_drop(semaphore.acquire_timeout(Duration::from_secs(9)), polls).await;
             }
             settle().await;
-            assert_eq!(seen(&permits).await, (u64::from(full), 0), "{polls} polls");
+            assert_eq!(
+                counts(&permits).await,
+                (u64::from(full), 0),
+                "{polls} polls"
+            );
         }
         drop(held);
         assert!(semaphore.acquire().await.is_ok());
@@ -52,7 +56,7 @@ async fn dropping_a_release_at_any_await_point_still_releases() {
             poll_and_drop(permit.release(), polls).await;
         }
         settle().await;
-        assert_eq!(seen(&permits).await, (0, 0), "{polls} polls");
+        assert_eq!(counts(&permits).await, (0, 0), "{polls} polls");
     }
 }
 
@@ -82,7 +86,7 @@ async fn waiters_cancelled_at_random_do_not_delay_others() {
     // Until no permit lingers.
     sleep(Duration::from_millis(20)).await;
     assert_eq!(witness.peak(), 2);
-    assert_eq!(seen(&permits).await, (0, 0));
+    assert_eq!(counts(&permits).await, (0, 0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -94,5 +98,5 @@ async fn a_permit_dropped_by_a_panic_is_released() {
     });
     assert!(task.await.is_err());
     settle().await;
-    assert_eq!(seen(&permits).await, (0, 0));
+    assert_eq!(counts(&permits).await, (0, 0));
 }

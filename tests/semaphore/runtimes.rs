@@ -98,12 +98,12 @@ fn permits_and_waits_may_be_dropped_by_a_runtime_that_shuts_down() {
 }
 
 /// A waker that uses the semaphore within `wake`.
-struct Inquisitive {
+struct UsesSemaphore {
     semaphore: Semaphore,
     woken: AtomicUsize,
 }
 
-impl Wake for Inquisitive {
+impl Wake for UsesSemaphore {
     fn wake(self: Arc<Self>) {
         let _ = self.semaphore.stats();
         self.woken.fetch_add(1, Ordering::Relaxed);
@@ -114,11 +114,11 @@ impl Wake for Inquisitive {
 fn a_woken_task_may_acquire_again_at_once() {
     within_seconds(|| {
         let (_permits, semaphore) = strict(1);
-        let inquisitive = Arc::new(Inquisitive {
+        let uses = Arc::new(UsesSemaphore {
             semaphore: semaphore.clone(),
             woken: AtomicUsize::new(0),
         });
-        let waker = Waker::from(inquisitive.clone());
+        let waker = Waker::from(uses.clone());
         let mut cx = Context::from_waker(&waker);
         runtime().block_on(async {
             let permit = semaphore.acquire().await.unwrap();
@@ -133,7 +133,7 @@ fn a_woken_task_may_acquire_again_at_once() {
             assert!(release.as_mut().poll(&mut cx).is_ready());
             assert!(waiting.as_mut().poll(&mut cx).is_ready());
         });
-        assert!(inquisitive.woken.load(Ordering::Relaxed) >= 2);
+        assert!(uses.woken.load(Ordering::Relaxed) >= 2);
     });
 }
 

@@ -1,5 +1,7 @@
+//! Limits, waits, renewal, loss and shutdown.
+
 use crate::modes;
-use crate::{alone, seen, settle};
+use crate::{alone, counts, settle};
 use std::time::Duration;
 use test_support::witness::Witness;
 use tokio::time::{Instant, sleep, timeout};
@@ -31,19 +33,19 @@ async fn never_more_permits_than_the_limit_are_held() {
 #[tokio::test(start_paused = true)]
 async fn waiters_are_served_in_order() {
     let (_permits, semaphore) = alone(1);
-    let (order, mut seen) = tokio::sync::mpsc::unbounded_channel();
+    let (order, mut grants) = tokio::sync::mpsc::unbounded_channel();
     let held = semaphore.acquire().await.expect("a permit");
     for n in 0..20 {
         let (semaphore, order) = (semaphore.clone(), order.clone());
         tokio::spawn(async move {
             let _permit = semaphore.acquire().await.expect("a permit");
-            order.send(n).expect("the test listens");
+            order.send(n).expect("the receiver exists");
         });
         settle().await;
     }
     drop((held, order));
     let mut served = Vec::new();
-    while let Some(n) = seen.recv().await {
+    while let Some(n) = grants.recv().await {
         served.push(n);
     }
     assert_eq!(served, (0..20).collect::<Vec<_>>());
@@ -64,7 +66,7 @@ async fn two_processes_share_the_limit() {
     );
     let waiting = tokio::spawn(async move { other.acquire().await });
     settle().await;
-    assert_eq!(seen(&here).await, (1, 1));
+    assert_eq!(counts(&here).await, (1, 1));
     drop(held);
     // Notified by a push: no time passes.
     let permit = timeout(Duration::from_millis(1), waiting).await;
@@ -100,7 +102,7 @@ async fn a_wait_times_out_and_leaves_no_ticket() {
     assert_eq!(error.kind(), ErrorKind::WaitTimeout);
     assert!(before.elapsed() < 4 * SECOND);
     settle().await;
-    assert_eq!(seen(&permits).await, (1, 0));
+    assert_eq!(counts(&permits).await, (1, 0));
     assert_eq!(semaphore.stats().timed_out, 1);
     drop(held);
     assert!(semaphore.try_acquire().await.is_ok());
@@ -134,12 +136,12 @@ async fn a_permit_is_renewed_for_as_long_as_it_is_held() {
         sleep(SECOND).await;
         assert!(permit.is_valid());
     }
-    assert_eq!(seen(&permits).await, (1, 0));
+    assert_eq!(counts(&permits).await, (1, 0));
     assert!(
         permit.release().await.unwrap(),
         "still held after ten leases"
     );
-    assert_eq!(seen(&permits).await, (0, 0));
+    assert_eq!(counts(&permits).await, (0, 0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -159,7 +161,7 @@ async fn an_evicted_permit_is_lost_and_its_release_returns_false() {
         "a late release does not affect the next holder"
     );
     assert_eq!(semaphore.stats().lost, 1);
-    assert_eq!(seen(&permits).await, (1, 0));
+    assert_eq!(counts(&permits).await, (1, 0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -186,7 +188,7 @@ async fn max_hold_releases_a_permit() {
     waiting.await.unwrap().unwrap();
     drop(permit);
     settle().await;
-    assert_eq!(seen(&permits).await, (0, 0));
+    assert_eq!(counts(&permits).await, (0, 0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -233,10 +235,10 @@ async fn a_second_guard_holds_the_permit() {
     let guard = handle.upgrade().expect("held");
     drop(permit);
     settle().await;
-    assert_eq!(seen(&permits).await, (1, 0));
+    assert_eq!(counts(&permits).await, (1, 0));
     drop(guard);
     settle().await;
-    assert_eq!(seen(&permits).await, (0, 0));
+    assert_eq!(counts(&permits).await, (0, 0));
     assert!(handle.upgrade().is_none(), "the permit is released");
 }
 
@@ -254,7 +256,7 @@ async fn an_unconfirmed_permit_can_still_be_shared() {
     drop(permit);
     settle().await;
     assert!(guard.is_valid(), "confirmed again");
-    assert_eq!(seen(&permits).await, (1, 0));
+    assert_eq!(counts(&permits).await, (1, 0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -336,7 +338,7 @@ async fn shutdown_waits_for_permits_and_refuses_new_callers() {
     drop(permit);
     let ended = timeout(SECOND, shutdown).await.expect("soon").unwrap();
     assert!(ended.is_ok());
-    assert_eq!(seen(&permits).await, (0, 0));
+    assert_eq!(counts(&permits).await, (0, 0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -353,5 +355,5 @@ async fn shutdown_revokes_permits_held_for_too_long() {
     assert_eq!(permit.lost().await.kind(), ErrorKind::ShuttingDown);
     let refused = waiting.await.unwrap().unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::ShuttingDown);
-    assert_eq!(seen(&permits).await, (0, 0));
+    assert_eq!(counts(&permits).await, (0, 0));
 }

@@ -87,13 +87,16 @@ pub(super) async fn rule_05_a_grant_by_another_node_counts_from_the_waiters_last
 }
 
 pub(super) async fn rule_05_a_grant_by_another_node_has_the_waiters_lease<F: Fixture>(fixture: &F) {
-    for (ours, theirs) in [(F::LEASE * 8, F::LEASE), (F::LEASE, F::LEASE * 8)] {
-        let (mut a, mut b) = (fixture.peer(1).lease(ours), fixture.peer(1).lease(theirs));
+    for (holder_lease, waiter_lease) in [(F::LEASE * 8, F::LEASE), (F::LEASE, F::LEASE * 8)] {
+        let (mut a, mut b) = (
+            fixture.peer(1).lease(holder_lease),
+            fixture.peer(1).lease(waiter_lease),
+        );
         a.must_acquire(1).await;
         assert_eq!(b.acquire([1]).await, "Q");
         let heartbeat = b.last_heartbeat;
         a.release([1]).await;
-        b.assert_lives(1, heartbeat, theirs).await;
+        b.assert_lives(1, heartbeat, waiter_lease).await;
         b.release([1]).await;
     }
 }
@@ -110,7 +113,7 @@ pub(super) async fn rule_05_a_dead_holder_expires_one_lease_after_its_last_heart
     let acquired = b.acquires_within(1, F::LEASE * 2).await;
     assert!(
         acquired >= heartbeat + F::LEASE,
-        "{:?} too early",
+        "granted {:?} before the lease had expired",
         heartbeat + F::LEASE - acquired
     );
     if F::PAUSED_TIME {

@@ -41,7 +41,11 @@ pub(super) async fn rule_01_a_queue_head_at_its_limit_blocks_those_behind<F: Fix
     let outcome = small.call(renew([])).await;
     assert_eq!((outcome.in_use, outcome.queued), (1, 2));
     let outcome = large.call(operations().release([1])).await;
-    assert_eq!(tickets(&outcome.granted), [2], "there is room for both now");
+    assert_eq!(
+        tickets(&outcome.granted),
+        [2],
+        "both are within their limits now"
+    );
     assert_eq!(small.acquire([1]).await, "H");
 }
 
@@ -74,22 +78,22 @@ pub(super) async fn rule_01_raising_a_limit_grants_queued_tickets<F: Fixture>(fi
 }
 
 pub(super) async fn rule_01_a_whole_batch_of_256<F: Fixture>(fixture: &F) {
-    let most = u64::try_from(MAX_TICKETS).expect("a number");
+    let max = u64::try_from(MAX_TICKETS).expect("a number");
     // Some backends need longer for this many tickets.
     let [mut a, mut b] = [(); 2].map(|()| fixture.peer(100).lease(F::LEASE * 4));
-    let outcome = a.call(acquire(1..=most)).await;
+    let outcome = a.call(acquire(1..=max)).await;
     let expected = "H".repeat(100) + &"Q".repeat(156);
     assert_eq!(letters(&outcome.acquired), expected);
     assert_eq!((outcome.in_use, outcome.queued), (100, 156));
-    assert_eq!(b.acquire(1..=most).await, "Q".repeat(256));
+    assert_eq!(b.acquire(1..=max).await, "Q".repeat(256));
     // They get the released permits, the oldest first.
-    let outcome = a.call(operations().release(1..=most)).await;
-    let held: Vec<bool> = (1..=most).map(|ticket| ticket <= 100).collect();
+    let outcome = a.call(operations().release(1..=max)).await;
+    let held: Vec<bool> = (1..=max).map(|ticket| ticket <= 100).collect();
     assert_eq!(outcome.released, held);
     assert_eq!((outcome.in_use, outcome.queued), (100, 156));
-    assert_eq!(b.renew(1..=most).await, "H".repeat(100) + &"G".repeat(156));
-    assert_eq!(b.release(1..=most).await, held);
-    let outcome = a.call(try_acquire(1..=most)).await;
+    assert_eq!(b.renew(1..=max).await, "H".repeat(100) + &"G".repeat(156));
+    assert_eq!(b.release(1..=max).await, held);
+    let outcome = a.call(try_acquire(1..=max)).await;
     assert_eq!(letters(&outcome.tried), "H".repeat(100) + &"R".repeat(156));
 }
 
@@ -192,7 +196,7 @@ pub(super) async fn rule_03_try_acquire_never_overtakes_the_queue<F: Fixture>(fi
     assert_eq!(
         b.try_acquire([1]).await,
         "R",
-        "there is room at its limit, but a ticket is queued"
+        "it is within its limit, but a ticket is queued"
     );
     a.release([2]).await;
     assert_eq!(b.try_acquire([2]).await, "H");

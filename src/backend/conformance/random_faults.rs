@@ -263,11 +263,11 @@ impl Simulation {
         let valid =
             |client: &SimulatedClient| client.held.values().filter(|until| **until > now).count();
         let all: usize = self.nodes.iter().map(valid).sum();
-        let most = self.nodes.iter().map(|client| client.peer.limit).max();
-        let most = usize::try_from(most.unwrap_or(0)).expect("a small number");
-        if all > most {
+        let max = self.nodes.iter().map(|client| client.peer.limit).max();
+        let max = usize::try_from(max.unwrap_or(0)).expect("a small number");
+        if all > max {
             let held: Vec<_> = self.nodes.iter().map(|client| &client.held).collect();
-            self.fail(&format!("{all} permits where {most} are allowed: {held:?}"));
+            self.fail(&format!("{all} permits where {max} are allowed: {held:?}"));
         }
     }
 

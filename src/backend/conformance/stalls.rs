@@ -173,7 +173,7 @@ pub(super) async fn during_a_grace_a_silent_queue_head_neither_blocks_nor_loses_
         assert_eq!(a.acquire([2]).await, "H");
         return;
     }
-    // `b` was not dead: its entry is still ahead of later ones.
+    // `b` was only silent: its entry is still ahead of later ones.
     assert_eq!(a.acquire([2]).await, "Q");
     assert_eq!(b.acquire([1]).await, "Q");
     c.release([1]).await;

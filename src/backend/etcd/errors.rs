@@ -166,7 +166,7 @@ pub(super) fn runtime() -> Result<Handle, Error> {
     Handle::try_current().map_err(|_| {
         Error::new(
             ErrorKind::NoRuntime,
-            "the etcd backend was called outside a tokio runtime",
+            "the etcd backend was called outside a tokio runtime: call it within one",
         )
     })
 }

@@ -15,7 +15,7 @@ use tokio::time::{Instant, timeout};
 
 /// The longest time that the revocation after the end of a session may take.
 const REVOKE_TIMEOUT: Duration = Duration::from_secs(2);
-/// With fewer names than this, idle ones are not looked for.
+/// With fewer names than this, idle ones are kept.
 const FEW_NAMES: usize = 64;
 
 /// What the session, its calls and its tasks share.
@@ -168,7 +168,7 @@ impl Drop for Shared {
 // === impl SessionState ===
 
 impl SessionState {
-    /// Removes names that had no call for a lease. The maintenance task does so too, while there is one.
+    /// Removes names that had no call for a lease. The maintenance task removes them too, while it runs.
     pub(super) fn tidy(&mut self, now: Instant) {
         if self.names.len() >= self.tidy_at {
             self.names.retain(|_, name| !name.is_over(now));

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 /// Determines which deadlines have passed.
 ///
-/// After a pause of this process, or while no node called, every lease may look expired although its holder lives and is about to
-/// call. So after a **gap** (more than half the shortest lease since the last touch) nothing expires for a **grace**. When it
+/// After a pause of this process, or while no node called, every lease may look expired although its holder is alive and is about
+/// to call. So after a **gap** (more than half the shortest lease since the last touch) nothing expires for a **grace**. When it
 /// ends, what was due at the end of the gap and was not renewed since expires. The grace is half the longest lease, or as long as
-/// the gap if that was shorter: a gap endangers only leases of up to twice its length, and a node that lives calls well within
-/// half of its lease. A gap within a grace does not extend it, but is followed by a grace of its own.
+/// the gap if that was shorter: a gap endangers only leases of up to twice its length, and a live node calls well within half of its
+/// lease. A gap within a grace does not extend it, but is followed by a separate grace.
 #[derive(Debug, Default)]
 pub(super) struct LeaseClock {
-    /// The last touch. Never goes back.
+    /// The last touch. Never decreases.
     now: Duration,
     /// When the last gap ended.
     last_gap: Duration,
@@ -83,7 +83,7 @@ impl LeaseClock {
         self.owed = Duration::ZERO;
     }
 
-    /// Returns the time of the last touch. It never goes back.
+    /// Returns the time of the last touch. It never decreases.
     pub(super) fn now(&self) -> Duration {
         self.now
     }
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_within_a_grace_has_a_grace_of_its_own_afterwards() {
+    fn a_gap_within_a_grace_is_followed_by_a_separate_grace() {
         let mut clock = LeaseClock::new(at(100));
         assert_eq!(clock.touch(at(110), LEASES), None);
         assert_eq!(clock.touch(at(118), LEASES), None);
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn it_never_goes_back() {
+    fn time_never_decreases() {
         let mut clock = LeaseClock::new(at(100));
         assert_eq!(clock.touch(at(90), LEASES), Some(at(100)));
         assert_eq!(clock.now(), at(100));

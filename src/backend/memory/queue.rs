@@ -97,7 +97,7 @@ impl TicketQueue {
         let due = self.touch(now);
         self.note_call(node, events, call);
 
-        // Releases and renewals count before anything expires: the call shows that its node lives.
+        // Releases and renewals count before anything expires: the call shows that its node is alive.
         let released = (call.release.iter())
             .map(|ticket| self.remove(node, *ticket).is_some_and(|held| held))
             .collect();
@@ -279,7 +279,7 @@ impl TicketQueue {
             .insert(self.last_arrival, Ticket { node, number });
     }
 
-    /// Grants tickets from the head of the queue while there is room.
+    /// Grants tickets from the head of the queue while their limits allow it.
     fn grant(&mut self) -> Granted {
         let now = self.clock.now();
         let highest_limit = self.nodes.values().map(|state| state.limit).max();

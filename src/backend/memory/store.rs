@@ -34,7 +34,7 @@ pub(super) struct Store {
 // === impl SharedStore ===
 
 impl SharedStore {
-    /// Returns the time since 1970. It never goes back, since only its start comes from the wall clock.
+    /// Returns the time since 1970. It never decreases, since only its start comes from the wall clock.
     pub(super) fn now(&self) -> Duration {
         let elapsed = clock::now().saturating_duration_since(self.started);
         self.epoch.saturating_add(elapsed)

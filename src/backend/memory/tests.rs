@@ -1,3 +1,5 @@
+//! Tests that are specific to the in-process backend. The conformance suite tests the rules of every backend.
+
 use super::*;
 use crate::backend::{Call, Outcome, Reply, TicketState, exchange_one};
 use crate::name::Queue;

@@ -23,7 +23,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long one server of several may take before the client crate uses another. An attempt can meet one that is stuck, and
 /// still succeed.
 const SERVER_TIMEOUT: Duration = Duration::from_millis(800);
-/// A connection that looks intact is replaced after one call that was given up, unless it answered other calls meanwhile. Any
+/// A connection that is not known to be broken is replaced after one call that was given up, unless it answered other calls meanwhile. Any
 /// connection is replaced after this many in a row.
 const MAX_GIVEN_UP: u32 = 8;
 /// A call that was given up sooner than this shows nothing about its connection.
@@ -140,7 +140,7 @@ impl Shared {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else {
             return Err(Error::new(
                 ErrorKind::NoRuntime,
-                "the ZooKeeper backend was called outside a tokio runtime",
+                "the ZooKeeper backend was called outside a tokio runtime: call it within one",
             ));
         };
         let (result, attempt) = state.connection.start(now());

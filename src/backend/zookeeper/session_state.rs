@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::time::Instant;
 use zookeeper_client::{self as zk, Acls, Client, CreateMode, CreateOptions, SessionInfo};
 
-/// With fewer names than this, idle ones are not looked for.
+/// With fewer names than this, idle ones are kept.
 const FEW_NAMES: usize = 64;
 
 /// What the session, its calls and its tasks share.

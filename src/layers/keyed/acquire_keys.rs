@@ -1,4 +1,4 @@
-//! How a request acquires its keys.
+//! Acquires the keys of a request.
 
 use super::held_keys::HeldKeys;
 use super::key::WantedQueue;

@@ -1,3 +1,5 @@
+//! The response future of the keyed layers.
+
 use super::acquire_keys::{AcquireKeys, GetExtensions};
 use crate::Error;
 use crate::layers::held_future::{HeldFuture, respond};

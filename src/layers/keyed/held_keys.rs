@@ -1,3 +1,5 @@
+//! The list of keys that a request holds.
+
 use super::key::Key;
 use crate::name::Queue;
 use crate::{Permit, PermitHandle};

@@ -1,3 +1,5 @@
+//! Keys, and the trait of their extractors.
+
 use crate::mutex::MAX_NAMES;
 use crate::name::{Kind, Queue};
 use crate::{Error, ErrorKind};

@@ -1,3 +1,5 @@
+//! The `Layer`s of the keyed mutex and the keyed limit.
+
 use super::key::Key;
 use super::keyspace::Keyspace;
 use super::service::{Exclusive, Keyed, Limited};

@@ -1,3 +1,5 @@
+//! The `Service`s of the keyed mutex and the keyed limit.
+
 use super::acquire_keys::AcquireKeys;
 use super::future::ResponseFuture;
 use super::held_keys::HeldKeys;

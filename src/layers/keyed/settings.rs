@@ -1,3 +1,5 @@
+//! The settings that only keyed layers have.
+
 use crate::layers::settings::{OnLost, Settings};
 
 /// What a keyed layer does with a request without a key.

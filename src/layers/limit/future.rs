@@ -1,3 +1,5 @@
+//! The response future of the concurrency limit.
+
 use crate::layers::held_future::{HeldFuture, respond};
 use crate::layers::held_permits::WatchedPermits;
 use crate::layers::rejection::{Protocol, Rejection, RejectionPolicy};

@@ -1,3 +1,5 @@
+//! The `Layer` of the concurrency limit.
+
 use super::service::DistributedConcurrencyLimit;
 use crate::Semaphore;
 use crate::layers::rejection::{AsError, AsErrorWithHandle, AsResponse};
@@ -81,7 +83,7 @@ impl<H, R> DistributedConcurrencyLimitLayer<H, R> {
     /// Sets how long a permit or a rejection that `poll_ready` obtained stays reserved for `call`. Default: 1 s; at least
     /// 10 ms.
     ///
-    /// After that the permit is released. A later `call` acquires another one in its future.
+    /// After that the permit is released. A later `call` acquires another permit in its future.
     #[must_use]
     pub fn reservation_ttl(mut self, ttl: Duration) -> Self {
         self.settings.reservation_ttl = ttl.max(MIN_RESERVATION_TTL);

@@ -52,8 +52,8 @@
 //! ticket is queued.
 //!
 //! A reservation lasts for [`reservation_ttl`](DistributedConcurrencyLimitLayer::reservation_ttl) (default: 1 s), so that a
-//! service that is ready but never called does not hold a permit. It stays ready after that: a `call` that comes later, or
-//! without `poll_ready`, acquires its permit in its future. For that the inner service must be [`Clone`]. A clone of the
+//! service that is ready but never called does not hold a permit. It stays ready after that: a later `call`, or one without
+//! `poll_ready`, acquires its permit in its future. For that the inner service must be [`Clone`]. A clone of the
 //! service starts without a reservation.
 //!
 //! The permit is held until the response's body ends: with its last frame, its trailers, an error, or its drop. With

@@ -1,3 +1,5 @@
+//! The `Service` of the concurrency limit.
+
 use super::future::ResponseFuture;
 use super::reservation::{Admission, Reservation};
 use crate::Semaphore;

@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test]
-async fn the_leader_is_paused() {
+async fn a_paused_leader_loses_no_permit() {
     let cluster = EtcdCluster::start(3);
     let (a, b) = (Peer::of(&cluster), Peer::of(&cluster));
     let first = token(&a.acquire(&[1]).await);

@@ -46,7 +46,7 @@ async fn a_configured_ca_is_trusted_and_no_other() {
     let cluster = EtcdCluster::start_secure(&authority);
     let etcd = secure(&cluster);
     works(&etcd.clone().ca_certificate(authority.pem()).unwrap()).await;
-    // The system does not trust this authority, and another one does not help.
+    // The system does not trust this authority, and trusting another authority does not help.
     fails_with(
         etcd.clone(),
         ErrorKind::Incompatible,

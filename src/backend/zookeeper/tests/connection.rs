@@ -35,7 +35,7 @@ async fn names_whose_calls_never_connected_are_removed() {
 }
 
 #[tokio::test]
-async fn lost_while_connecting() {
+async fn a_connection_lost_while_connecting_creates_no_second_ticket() {
     for way in [Way::Up, Way::Down] {
         let (proxy, peer, other) = behind_proxy().await;
         proxy.set_new(way, Mode::LoseOneAndCut);
@@ -50,7 +50,7 @@ async fn lost_while_connecting() {
 }
 
 #[tokio::test]
-async fn lost_while_acquiring() {
+async fn a_connection_lost_while_acquiring_creates_no_second_ticket() {
     for way in [Way::Up, Way::Down] {
         let (proxy, peer, other) = behind_proxy().await;
         peer.acquire(&[]).await;
@@ -104,12 +104,16 @@ async fn a_delayed_call_that_was_given_up_changes_nothing_later() {
     let peer = releasing.await.unwrap();
     assert_eq!(other.counts().await, (0, 0));
     sleep(200 * MILLI).await;
-    assert_eq!(other.counts().await, (0, 0), "nor is it executed later");
+    assert_eq!(
+        other.counts().await,
+        (0, 0),
+        "it is not executed later either"
+    );
     assert!(held_token(&peer.acquire(&[2]).await.acquired).is_some());
 }
 
 #[tokio::test]
-async fn lost_while_renewing() {
+async fn a_connection_lost_while_renewing_loses_no_permit() {
     for way in [Way::Up, Way::Down] {
         let (proxy, mut peer, _) = behind_proxy().await;
         let token = held_token(&peer.acquire(&[1]).await.acquired);
@@ -117,13 +121,13 @@ async fn lost_while_renewing() {
         let renewed = peer.renew(&[1]).await.renewed;
         assert_eq!(held_token(&renewed), token, "{way:?}");
         while let Ok(event) = peer.events.try_recv() {
-            assert_ne!(event, Event::Lost, "{way:?}: the session lives");
+            assert_ne!(event, Event::Lost, "{way:?}: the session has not ended");
         }
     }
 }
 
 #[tokio::test]
-async fn lost_while_releasing() {
+async fn a_connection_lost_while_releasing_leaves_no_permit() {
     for way in [Way::Up, Way::Down] {
         let (proxy, peer, other) = behind_proxy().await;
         peer.acquire(&[1]).await;
@@ -134,7 +138,7 @@ async fn lost_while_releasing() {
 }
 
 #[tokio::test]
-async fn lost_while_queued() {
+async fn a_connection_lost_while_queued_loses_no_grant() {
     let (proxy, mut peer, other) = behind_proxy().await;
     other.acquire(&[7]).await;
     assert_eq!(peer.acquire(&[1]).await.acquired, [TicketState::Queued]);

@@ -8,7 +8,7 @@ async fn ensemble() -> ZooKeepers {
 }
 
 #[tokio::test]
-async fn the_leader_is_killed() {
+async fn a_killed_leader_loses_no_permit() {
     let mut servers = ensemble().await;
     let zookeeper = zookeeper(servers.connect_string());
     let permits = || {
@@ -45,7 +45,7 @@ async fn the_leader_is_killed() {
 }
 
 #[tokio::test]
-async fn the_leader_is_paused() {
+async fn a_paused_leader_loses_no_permit() {
     let servers = ensemble().await;
     let zookeeper = zookeeper(servers.connect_string());
     let permits = Coordinator::builder(zookeeper).lease(6 * SECOND);
@@ -56,7 +56,10 @@ async fn the_leader_is_paused() {
     servers.pause(leader);
     let start = Instant::now();
     while semaphore.try_acquire().await.is_err() {
-        assert!(start.elapsed() < 12 * SECOND, "the other servers go on");
+        assert!(
+            start.elapsed() < 12 * SECOND,
+            "the other servers grant permits"
+        );
         sleep(50 * MILLI).await;
     }
     servers.resume(leader);
@@ -98,7 +101,7 @@ async fn a_check_of_a_partly_stopped_ensemble_ends_in_time() {
 }
 
 #[tokio::test]
-async fn two_of_three_servers_are_down_and_one_is_restarted() {
+async fn permits_survive_an_outage_of_the_majority() {
     let mut servers = ensemble().await;
     let zookeeper = zookeeper(servers.connect_string());
     let permits = Coordinator::new(zookeeper.clone());

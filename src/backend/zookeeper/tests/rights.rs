@@ -10,8 +10,8 @@ async fn operator() -> Client {
 #[tokio::test]
 async fn with_a_user_the_nodes_are_for_that_user_only() {
     let zookeeper = zookeeper(server().connect_string());
-    let ours = || zookeeper.clone().auth("shop", "secret").unwrap();
-    let (a, mut b) = (Peer::new(&ours()), Peer::new(&ours()));
+    let with_auth = || zookeeper.clone().auth("shop", "secret").unwrap();
+    let (a, mut b) = (Peer::new(&with_auth()), Peer::new(&with_auth()));
     a.session.check(LEASE).await.unwrap();
     a.acquire(&[1]).await;
     assert_eq!(b.acquire(&[1]).await.acquired, [TicketState::Queued]);
@@ -39,7 +39,7 @@ async fn with_a_user_the_nodes_are_for_that_user_only() {
                 "{text}"
             );
         }
-        // A caller gets the error too, and at once.
+        // A caller gets the same error, at once.
         let permits = Coordinator::new(other);
         let error = permits.mutex("name").unwrap().lock().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Denied);
