@@ -75,18 +75,18 @@ fn machine() -> String {
                 .to_owned(),
         )
     };
-    let said = |program: &str| {
+    let version_output = |program: &str| {
         let output = Command::new(program).arg("--version").output().ok()?;
         String::from_utf8(output.stdout).ok()
     };
-    let redis = said("redis-server").and_then(|said| {
-        let version = said
+    let redis = version_output("redis-server").and_then(|output| {
+        let version = output
             .split_whitespace()
             .find_map(|word| word.strip_prefix("v="));
         version.map(|version| format!("Redis {version}"))
     });
-    let rust = said("rustc").and_then(|said| {
-        let version = said.split_whitespace().nth(1);
+    let rust = version_output("rustc").and_then(|output| {
+        let version = output.split_whitespace().nth(1);
         version.map(|version| format!("Rust {version}"))
     });
     let cores = std::thread::available_parallelism().map_or(1, usize::from);

@@ -88,8 +88,8 @@ pub(crate) async fn main(args: &[String]) {
     let limiter = Limiter::connect(job.side, &url, job.limit).await;
     let tally = Arc::new(Mutex::new(Tally::new()));
     report(READY);
-    let told = tokio::task::spawn_blocking(|| std::io::stdin().read_line(&mut String::new()));
-    told.await.expect("no panic").expect("a line to begin");
+    let started = tokio::task::spawn_blocking(|| std::io::stdin().read_line(&mut String::new()));
+    started.await.expect("no panic").expect("a line to begin");
 
     let work = tokio::spawn(work(job, limiter, Arc::clone(&tally)));
     tokio::time::sleep(job.warm_up).await;
@@ -242,8 +242,8 @@ impl Tally {
         }
     }
 
-    fn with<T>(tally: &Mutex<Self>, look: impl FnOnce(&mut Self) -> T) -> T {
-        look(&mut tally.lock().unwrap_or_else(PoisonError::into_inner))
+    fn with<T>(tally: &Mutex<Self>, access: impl FnOnce(&mut Self) -> T) -> T {
+        access(&mut tally.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn at_now(&mut self) -> &mut Self {

@@ -8,7 +8,8 @@
 //! The first attempt after the loss of a connection starts at once. After each failure in a row the pause between the *starts* of
 //! two attempts doubles, from 25 ms to 1.5 s, less a random part of up to one half. An attempt that itself took longer, since
 //! the server did not answer, is therefore followed by the next one at once. A refused login counts as a failure, and so does a
-//! connection that was lost before a call was answered over it: only an answered call resets the pause.
+//! connection that was lost before a call was answered over it: only an answered call resets the pause. A connection that ended
+//! with its runtime does not count, since the server did not fail.
 //!
 //! The longest pause is 1.5 s because waiters have to be served within 2 s of the server's return.
 //!
@@ -36,6 +37,9 @@ pub(crate) trait Connection {
 
     /// A call was answered over this connection.
     fn has_answered(&self) -> bool;
+
+    /// The connection is closed only because the runtime that drove it has ended. `false` if that is not known.
+    fn ended_with_runtime(&self) -> bool;
 }
 
 /// A connection that is made again after its loss.
@@ -193,7 +197,7 @@ impl<C: Connection> Reconnecting<C> {
         self.slot = Slot::Empty;
         if lost.has_answered() {
             self.backoff.reset();
-        } else {
+        } else if !lost.ended_with_runtime() {
             self.backoff.failed(error());
         }
         true
@@ -238,15 +242,20 @@ mod tests {
     struct Peer {
         closed: AtomicBool,
         answered: AtomicBool,
+        runtime_ended: AtomicBool,
     }
 
     impl Connection for Peer {
         fn is_driven(&self) -> bool {
-            !self.closed.load(Ordering::Relaxed)
+            !self.closed.load(Ordering::Relaxed) && !self.ended_with_runtime()
         }
 
         fn has_answered(&self) -> bool {
             self.answered.load(Ordering::Relaxed)
+        }
+
+        fn ended_with_runtime(&self) -> bool {
+            self.runtime_ended.load(Ordering::Relaxed)
         }
     }
 
@@ -288,6 +297,21 @@ mod tests {
 
     fn gaps(attempts: &[Duration]) -> impl Iterator<Item = Duration> {
         attempts.windows(2).map(|pair| pair[1] - pair[0])
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_that_ended_with_its_runtime_is_replaced_at_once() {
+        let mut connection = reconnecting();
+        for _ in 0..3 {
+            let peer = Arc::new(Peer::default());
+            attempt(&mut connection, &Ok(peer.clone()));
+            peer.runtime_ended.store(true, Ordering::Relaxed);
+        }
+        // The same connection, closed by the server.
+        let peer = Arc::new(Peer::default());
+        attempt(&mut connection, &Ok(peer.clone()));
+        peer.closed.store(true, Ordering::Relaxed);
+        assert!(matches!(connection.next(Instant::now()), Next::Fail(_)));
     }
 
     #[tokio::test(start_paused = true)]

@@ -102,8 +102,8 @@ fn no_layer_holds_a_permit_after_a_flush() {
                     0,
                     "turn {turn}, after a flush"
                 );
-                let seen = elsewhere.inspect("key").await.expect("an answer");
-                assert_eq!(seen.in_use, 0, "turn {turn}, after a flush");
+                let inspection = elsewhere.inspect("key").await.expect("an answer");
+                assert_eq!(inspection.in_use, 0, "turn {turn}, after a flush");
             }
         });
     });

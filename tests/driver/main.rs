@@ -109,15 +109,15 @@ async fn try_lock_until_granted(mutex: &Mutex) -> Result<MutexGuard, Error> {
 
 /// Returns how many permits of a semaphore are in use at the backend.
 async fn in_use(coordinator: &Coordinator, name: &str) -> u64 {
-    let seen = within(PROMPT, "an inspection", coordinator.inspect(name)).await;
-    seen.expect("an answer").in_use
+    let inspection = within(PROMPT, "an inspection", coordinator.inspect(name)).await;
+    inspection.expect("an answer").in_use
 }
 
 /// Returns how many guards of a mutex are in use at the backend.
 async fn locked(coordinator: &Coordinator, name: &str) -> u64 {
     let mutex = coordinator.mutex(name).expect("a mutex");
-    let seen = within(PROMPT, "an inspection", mutex.inspect()).await;
-    seen.expect("an answer").in_use
+    let inspection = within(PROMPT, "an inspection", mutex.inspect()).await;
+    inspection.expect("an answer").in_use
 }
 
 /// Polls a future this many times, lets the driver run in between, and drops it.

@@ -360,7 +360,7 @@ fn a_waiter_whose_runtime_ends_leaves_the_queue() {
                 let mutex = leaves.mutex("m").expect("a mutex");
                 let queued = tokio::spawn(async move { mutex.lock().await.map(drop) });
                 let mutex = holder.mutex("m").expect("a mutex");
-                let seen = async {
+                let enqueued = async {
                     // Redlock has no queue.
                     while store.kind != Kind::Redlock
                         && mutex.inspect().await.expect("an answer").queued == 0
@@ -368,7 +368,7 @@ fn a_waiter_whose_runtime_ends_leaves_the_queue() {
                         tokio::time::sleep(PAUSE).await;
                     }
                 };
-                within(PROMPT, "a ticket in the queue", seen).await;
+                within(PROMPT, "a ticket in the queue", enqueued).await;
                 if store.kind == Kind::Redlock {
                     tokio::time::sleep(millis(50)).await;
                 }

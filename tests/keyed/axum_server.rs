@@ -132,8 +132,13 @@ async fn a_client_sees_an_error_for_a_cut_body() {
         .await
         .unwrap();
     assert!(response.chunk().await.unwrap().is_some());
-    let seen = layer.inspect("a").await.unwrap();
-    assert!(layer.evict("a", &seen.holders[0].ticket).await.unwrap());
+    let inspection = layer.inspect("a").await.unwrap();
+    assert!(
+        layer
+            .evict("a", &inspection.holders[0].ticket)
+            .await
+            .unwrap()
+    );
     let rest = async {
         while response.chunk().await?.is_some() {}
         Ok::<_, reqwest::Error>(())

@@ -100,7 +100,7 @@ async fn the_recommended_order_works() {
     let semaphore = permits.semaphore("database", 5).unwrap();
     let traced = Arc::new(AtomicUsize::new(0));
     let witness = Witness::default();
-    let (attempts, seen) = (Arc::new(AtomicUsize::new(0)), witness.clone());
+    let (attempts, counter) = (Arc::new(AtomicUsize::new(0)), witness.clone());
     let counted = attempts.clone();
     let service = ServiceBuilder::new()
         // trace: sees all requests, also rejected ones
@@ -116,7 +116,7 @@ async fn the_recommended_order_works() {
         .timeout(secs(5))
         .layer(RetryLayer::new(Attempts(2)))
         .service(Strict::new(move |request: Request<()>| {
-            let (inside, attempt) = (seen.enter(), counted.fetch_add(1, Ordering::SeqCst));
+            let (inside, attempt) = (counter.enter(), counted.fetch_add(1, Ordering::SeqCst));
             assert!(request.extensions().get::<HeldKeys>().is_some());
             async move {
                 // The third of three attempts succeeds, unless the request hangs.

@@ -16,8 +16,8 @@ use tower_permit::{
 
 /// Evicts a key, and waits until its process has noticed.
 async fn evict<M, K, H, R>(layer: &KeyedLayer<M, K, H, R>, key: &str) {
-    let seen = layer.inspect(key).await.unwrap();
-    let ticket = &seen.holders[0].ticket;
+    let inspection = layer.inspect(key).await.unwrap();
+    let ticket = &inspection.holders[0].ticket;
     assert!(layer.evict(key, ticket).await.unwrap());
     tokio::time::sleep(secs(10)).await;
 }

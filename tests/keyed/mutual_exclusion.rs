@@ -49,7 +49,11 @@ async fn two_coordinators_exclude_each_other() {
         buyer.await.unwrap().unwrap();
     }
     assert_eq!(shop.product("7").peak(), 1);
-    let tokens: Vec<_> = shop.served().iter().map(|one| one.token.unwrap()).collect();
+    let tokens: Vec<_> = shop
+        .served()
+        .iter()
+        .map(|served| served.token.unwrap())
+        .collect();
     assert!(tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
 }
 
@@ -68,7 +72,7 @@ async fn requests_for_one_key_are_served_in_order() {
     }
     for product in ["0", "1"] {
         let of_product = |uri: &String| uri.starts_with(&format!("/products/{product}/"));
-        let served = shop.served().into_iter().map(|one| one.uri);
+        let served = shop.served().into_iter().map(|request| request.uri);
         let served: Vec<_> = served.filter(of_product).collect();
         assert_eq!(served.len(), 20);
         assert!(served.is_sorted(), "{served:?}");
@@ -193,12 +197,12 @@ async fn a_key_of_several_names_excludes_requests_for_each_name() {
     let cart = key_fn(|products: &Vec<u32>| Key::all(products.iter().copied()));
     let layer = KeyedMutexLayer::new(&permits, "buy", cart).unwrap();
     let witnesses: [Witness; 5] = Default::default();
-    let seen = witnesses.clone();
+    let counters = witnesses.clone();
     let service = layer.layer(Strict::new(move |products: Vec<u32>| {
         let products: HashSet<_> = products.into_iter().collect();
         let inside: Vec<_> = products
             .iter()
-            .map(|at| seen[*at as usize].enter())
+            .map(|at| counters[*at as usize].enter())
             .collect();
         async move {
             tokio::time::sleep(millis(1)).await;

@@ -48,7 +48,7 @@ fn run(steps: Vec<Step>) {
         let witnesses: [Witness; PRODUCTS] = Default::default();
         let here = modes::coordinator(memory.clone());
         let mut services = [here.clone(), modes::coordinator(memory)].map(|permits| {
-            let seen = witnesses.clone();
+            let counters = witnesses.clone();
             let all = |request: &Request<()>| {
                 let Products(products) = request.extensions().get()?;
                 Some(Key::all(products.iter().copied()))
@@ -65,7 +65,7 @@ fn run(steps: Vec<Step>) {
                     at.push(extensions.get::<More>().unwrap().0);
                     at.sort_unstable();
                     at.dedup();
-                    let inside: Vec<_> = at.into_iter().map(|at| seen[at].enter()).collect();
+                    let inside: Vec<_> = at.into_iter().map(|at| counters[at].enter()).collect();
                     async move {
                         tokio::time::sleep(millis(15)).await;
                         drop(inside);

@@ -37,8 +37,8 @@ async fn two_processes_exclude_each_other_with_increasing_tokens() {
     for product in ["1", "2"] {
         assert_eq!(shop.product(product).peak(), 1, "product {product}");
         let served = shop.served().into_iter();
-        let served = served.filter(|one| one.uri.contains(&format!("/{product}/")));
-        let tokens: Vec<_> = served.map(|one| one.token.unwrap()).collect();
+        let served = served.filter(|request| request.uri.contains(&format!("/{product}/")));
+        let tokens: Vec<_> = served.map(|request| request.token.unwrap()).collect();
         assert_eq!(tokens.len(), 50);
         assert!(tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
     }

@@ -209,11 +209,16 @@ async fn inspect_shows_the_holder_of_a_key() {
     let service = layer.layer(shop.service(secs(1)));
     let both = [(); 2].map(|()| tokio::spawn(service.clone().oneshot(buy("7"))));
     settle().await;
-    let seen = layer.inspect(7).await.unwrap();
-    assert_eq!((seen.in_use, seen.queued), (1, 1));
-    assert_eq!(seen.holders[0].node, permits.node());
+    let inspection = layer.inspect(7).await.unwrap();
+    assert_eq!((inspection.in_use, inspection.queued), (1, 1));
+    assert_eq!(inspection.holders[0].node, permits.node());
     assert_eq!(layer.inspect("8").await.unwrap().in_use, 0);
-    assert!(!layer.evict("8", &seen.holders[0].ticket).await.unwrap());
+    assert!(
+        !layer
+            .evict("8", &inspection.holders[0].ticket)
+            .await
+            .unwrap()
+    );
     let error = layer.inspect(Key::all([7, 8])).await.unwrap_err();
     assert_eq!(error.kind(), tower_permit::ErrorKind::InvalidKey);
     for one in both {

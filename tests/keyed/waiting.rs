@@ -188,7 +188,7 @@ async fn a_disabled_layer_acquires_nothing() {
     for one in both {
         one.await.unwrap().unwrap();
     }
-    assert!(shop.served().iter().all(|one| one.token.is_none()));
+    assert!(shop.served().iter().all(|served| served.token.is_none()));
 }
 
 #[tokio::test(start_paused = true)]

@@ -35,9 +35,9 @@ fn client() -> reqwest::Client {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_connections_share_one_limit() {
     let witness = Witness::default();
-    let seen = witness.clone();
+    let counter = witness.clone();
     let app = Router::new()
-        .route("/", get(move || async move { streamed(&seen, 3) }))
+        .route("/", get(move || async move { streamed(&counter, 3) }))
         .layer(LimitLayer::new(semaphore(4)).reject_with_response());
     let address = serve(app).await;
     let client = client();
@@ -81,10 +81,13 @@ async fn a_full_server_responds_with_429() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_disconnected_client_releases_its_permit() {
     let witness = Witness::default();
-    let seen = witness.clone();
+    let counter = witness.clone();
     let semaphore = semaphore(1);
     let app = Router::new()
-        .route("/", get(move || async move { streamed(&seen, usize::MAX) }))
+        .route(
+            "/",
+            get(move || async move { streamed(&counter, usize::MAX) }),
+        )
         .layer(LimitLayer::new(semaphore.clone()).reject_with_response());
     let address = serve(app).await;
 

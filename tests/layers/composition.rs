@@ -98,11 +98,11 @@ async fn oneshot_acquires_and_releases_a_permit() {
 #[tokio::test(start_paused = true)]
 async fn call_all_keeps_the_limit() {
     let witness = Witness::default();
-    let seen = witness.clone();
+    let counter = witness.clone();
     let service = LimitLayer::new(semaphore(3))
         .release_at_response()
         .layer(Strict::new(move |request: usize| {
-            let witness = seen.clone();
+            let witness = counter.clone();
             async move {
                 let _inside = witness.enter();
                 tokio::time::sleep(millis(10)).await;
@@ -178,12 +178,12 @@ async fn an_outer_timeout_cancels_the_wait() {
 async fn two_limits_compose() {
     let (outer, inner) = (semaphore(2), semaphore(1));
     let witness = Witness::default();
-    let seen = witness.clone();
+    let counter = witness.clone();
     let service = ServiceBuilder::new()
         .layer(LimitLayer::new(outer.clone()).release_at_response())
         .layer(LimitLayer::new(inner.clone()).release_at_response())
         .service(Strict::new(move |()| {
-            let witness = seen.clone();
+            let witness = counter.clone();
             async move {
                 let _inside = witness.enter();
                 tokio::time::sleep(millis(10)).await;

@@ -22,8 +22,8 @@ fn limit() -> (Coordinator, LimitLayer) {
 
 /// Evicts the only permit, and waits until its process has noticed.
 async fn evict(permits: &Coordinator) {
-    let seen = permits.inspect("test").await.unwrap();
-    let ticket = &seen.holders[0].ticket;
+    let inspection = permits.inspect("test").await.unwrap();
+    let ticket = &inspection.holders[0].ticket;
     assert!(permits.evict("test", ticket).await.unwrap());
     tokio::time::sleep(secs(10)).await;
 }

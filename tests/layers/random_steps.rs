@@ -46,9 +46,9 @@ fn run(steps: Vec<Step>, queue: bool) {
     runtime.block_on(async {
         let semaphore = semaphore(LIMIT as u32);
         let witness = Witness::default();
-        let seen = witness.clone();
+        let counter = witness.clone();
         let inner = Strict::new(move |()| {
-            let witness = seen.clone();
+            let witness = counter.clone();
             async move {
                 let _inside = witness.enter();
                 tokio::time::sleep(millis(15)).await;

@@ -220,9 +220,9 @@ async fn an_inner_error_in_poll_ready_is_passed_on_and_releases() {
 #[tokio::test(start_paused = true)]
 async fn the_limit_holds_over_many_tasks() {
     let witness = Witness::default();
-    let seen = witness.clone();
+    let counter = witness.clone();
     let inner = Strict::new(move |()| {
-        let witness = seen.clone();
+        let witness = counter.clone();
         async move {
             let _inside = witness.enter();
             tokio::time::sleep(millis(10)).await;

@@ -213,12 +213,12 @@ async fn a_body_that_is_never_pending_also_ends_after_max_hold() {
 async fn a_request_that_hangs_ends_after_max_hold() {
     let (semaphore, layer) = limit();
     let witness = Witness::default();
-    let seen = witness.clone();
+    let counter = witness.clone();
     let service = layer
         .max_hold(secs(60))
         .release_at_response()
         .layer(service_fn(move |()| {
-            let inside = seen.enter();
+            let inside = counter.enter();
             async move {
                 std::future::pending::<()>().await;
                 drop(inside);

@@ -225,13 +225,13 @@ async fn locks_cancelled_at_random_leave_no_state() {
     settle().await;
     assert!(witness.peak() <= 7);
     for n in 0..7 {
-        let seen = permits
+        let inspection = permits
             .mutex(format!("{n}"))
             .unwrap()
             .inspect()
             .await
             .unwrap();
-        assert_eq!((seen.in_use, seen.queued), (0, 0));
+        assert_eq!((inspection.in_use, inspection.queued), (0, 0));
     }
 }
 
@@ -323,11 +323,19 @@ async fn a_dropped_lock_all_releases_everything() {
         drop(set);
         settle().await;
         for name in ["a", "b"] {
-            let seen = permits.mutex(name).unwrap().inspect().await.unwrap();
-            assert_eq!((seen.in_use, seen.queued), (0, 0), "{name} after {polls}");
+            let inspection = permits.mutex(name).unwrap().inspect().await.unwrap();
+            assert_eq!(
+                (inspection.in_use, inspection.queued),
+                (0, 0),
+                "{name} after {polls}"
+            );
         }
-        let seen = permits.mutex("c").unwrap().inspect().await.unwrap();
-        assert_eq!((seen.in_use, seen.queued), (1, 0), "after {polls}");
+        let inspection = permits.mutex("c").unwrap().inspect().await.unwrap();
+        assert_eq!(
+            (inspection.in_use, inspection.queued),
+            (1, 0),
+            "after {polls}"
+        );
     }
     assert!(held.unlock().await.unwrap());
 }

@@ -55,7 +55,7 @@ const MEMORY: About = About {
 /// Keys in the state of waiting for, holding or releasing their lock.
 static IN_FLIGHT: AtomicUsize = AtomicUsize::new(0);
 
-/// Counts a key while it lives.
+/// Counts a key in flight until it is dropped.
 struct InFlight;
 
 /// The results of one round.

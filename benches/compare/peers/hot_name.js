@@ -1,4 +1,4 @@
-// So many tasks lock and unlock one name, held over one turn of the event loop. Prints pairs a second.
+// The given number of tasks lock and unlock one name, and hold it for one turn of the event loop. Prints pairs a second.
 const Redis = require('ioredis')
 
 const [library, url, ...numbers] = process.argv.slice(2)
@@ -7,7 +7,7 @@ const sleep = (millis) => new Promise((done) => setTimeout(done, millis))
 const turn = () => new Promise((done) => setImmediate(done))
 const client = new Redis(url)
 
-// Each says how to lock; what comes back says how to unlock. The settings are the library's own, but nobody gives up.
+// Each returns a function that locks, which returns one that unlocks. The settings are the defaults, but no task gives up.
 const libraries = {
   'redis-semaphore': () => {
     const { Mutex } = require('redis-semaphore')

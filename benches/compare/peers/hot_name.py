@@ -1,4 +1,4 @@
-"""So many tasks lock and unlock one name, held over one turn of the event loop. Prints pairs a second."""
+"""The given number of tasks lock and unlock one name, and hold it for one turn of the event loop. Prints pairs a second."""
 
 import asyncio
 import os
@@ -34,4 +34,4 @@ async def main():
 
 
 asyncio.new_event_loop().run_until_complete(main())
-os._exit(0)  # without those who still wait
+os._exit(0)  # without awaiting the tasks

@@ -72,9 +72,9 @@ impl Script {
         let mut args = [script, &[url]].concat();
         args.extend(numbers.iter().map(String::as_str));
         let within = PATIENCE + plan.warm_up + plan.window;
-        let said = self.run(program, &args, within).await?;
-        let rate = said.trim().parse();
-        rate.map_err(|_| format!("{program} said {said:?}"))
+        let output = self.run(program, &args, within).await?;
+        let rate = output.trim().parse();
+        rate.map_err(|_| format!("{program} printed {output:?} instead of a number"))
     }
 
     /// Returns the standard output of the program.

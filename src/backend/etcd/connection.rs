@@ -341,6 +341,10 @@ impl reconnect::Connection for Connection {
     fn has_answered(&self) -> bool {
         self.answers.load(Ordering::Relaxed) > 0
     }
+
+    fn ended_with_runtime(&self) -> bool {
+        !self.is_driven()
+    }
 }
 
 // === impl InFlight ===

@@ -108,12 +108,15 @@ impl<'a> Run<'a> {
         self.fence_off_earlier_writes().await?;
         let plan = self.with_name(|name| name.plan(&self.shared.node, self.call, now()))?;
         let mut findings = Findings::default();
-        let mut seen = self.release_and_update(&plan, &mut findings).await?;
+        let mut latest = self.release_and_update(&plan, &mut findings).await?;
         let until = now() + WRITE_TIME;
         if let Some(lease) = *lease {
-            seen = self.create_all(&plan.create, lease, until).await?.or(seen);
+            latest = self
+                .create_all(&plan.create, lease, until)
+                .await?
+                .or(latest);
             if !self.call.acquire.is_empty() {
-                let queue = match seen {
+                let queue = match latest {
                     Some(queue) => queue,
                     None => self.read().await?,
                 };
@@ -123,13 +126,13 @@ impl<'a> Run<'a> {
                     .copied()
                     .collect();
                 let after = self.create_all(&lost, lease, until).await?;
-                seen = Some(after.unwrap_or(queue));
+                latest = Some(after.unwrap_or(queue));
             }
             if !self.call.try_acquire.is_empty() {
-                seen = Some(self.try_all(seen, lease, until, &mut findings).await?);
+                latest = Some(self.try_all(latest, lease, until, &mut findings).await?);
             }
         }
-        findings.after = match seen {
+        findings.after = match latest {
             Some(queue) => queue,
             None => self.read().await?,
         };

@@ -44,7 +44,7 @@ struct OwnTicket {
     /// It was seen to hold. From then on it holds for as long as its key exists.
     granted: bool,
     /// Its key was seen.
-    seen: bool,
+    key_seen: bool,
 }
 
 // === impl NameState ===
@@ -130,7 +130,7 @@ impl NameState {
     /// Returns what this call has to write. Its new tickets are known from now on.
     pub(super) fn plan(&mut self, node: &Node, call: &Call, now: Instant) -> Plan {
         let create: Vec<u64> = (call.acquire.iter())
-            .filter(|ticket| self.own.get(ticket).is_none_or(|own| !own.seen))
+            .filter(|ticket| self.own.get(ticket).is_none_or(|own| !own.key_seen))
             .copied()
             .collect();
         for ticket in &create {
@@ -147,7 +147,7 @@ impl NameState {
             .collect();
         let stays = |ticket: &u64| !call.release.contains(ticket);
         let queued = (self.own.iter())
-            .filter(|(ticket, own)| own.acquired && own.seen && !own.granted && stays(ticket))
+            .filter(|(ticket, own)| own.acquired && own.key_seen && !own.granted && stays(ticket))
             .filter_map(|(ticket, _)| {
                 let entry = self.queue.created_and_limit(&node.ticket(*ticket))?;
                 Some((*ticket, entry))
@@ -184,7 +184,7 @@ impl NameState {
             until,
             acquired,
             granted: false,
-            seen: false,
+            key_seen: false,
         });
         own.until = own.until.max(until);
     }
@@ -199,7 +199,7 @@ impl NameState {
 
     /// Whether the key of one of this node's tickets was seen.
     pub(super) fn is_stored(&self, ticket: u64) -> bool {
-        self.own.get(&ticket).is_some_and(|own| own.seen)
+        self.own.get(&ticket).is_some_and(|own| own.key_seen)
     }
 
     /// Returns the newest revision that was seen.
@@ -254,9 +254,9 @@ impl NameState {
         self.own.retain(|ticket, own| {
             if queue.created(&node.ticket(*ticket)).is_none() {
                 // It is gone, or not created yet.
-                return !own.seen && may_be_in_flight;
+                return !own.key_seen && may_be_in_flight;
             }
-            own.seen = true;
+            own.key_seen = true;
             if let Some(created) = held.get(ticket)
                 && !own.granted
                 && own.acquired
@@ -284,7 +284,7 @@ impl NameState {
         if let Some(own) = self.own.get_mut(&ticket) {
             own.granted = true;
             own.acquired = true;
-            own.seen = true;
+            own.key_seen = true;
         }
     }
 

@@ -104,7 +104,7 @@ impl Run<'_> {
         lease: i64,
         until: Instant,
     ) -> Result<Option<TicketQueue>, Failure> {
-        let (mut at, mut seen) = (0, None);
+        let (mut at, mut latest) = (0, None);
         while at < tickets.len() {
             let end = tickets.len().min(at + IN_FLIGHT);
             let held = self.shared.same_lease(lease)?;
@@ -120,11 +120,11 @@ impl Run<'_> {
                     break;
                 }
                 created += 1;
-                seen = queue;
+                latest = queue;
             }
             if created == 0 {
                 // Not the order failed, but the fence; or the ticket before was deleted.
-                seen = Some(self.create(tickets[at], lease).await?);
+                latest = Some(self.create(tickets[at], lease).await?);
                 created = 1;
             }
             at += created;
@@ -132,7 +132,7 @@ impl Run<'_> {
                 return Ok(Some(self.read().await?));
             }
         }
-        Ok(seen)
+        Ok(latest)
     }
 
     /// Creates a ticket unless it exists: `true` if it exists now. With `read`, or if it was not created, returns the queue after
@@ -195,7 +195,7 @@ impl Run<'_> {
     /// Creates the tickets of `try_acquire`, and deletes those that do not hold at once. Returns the queue after that.
     pub(super) async fn try_all(
         &self,
-        mut seen: Option<TicketQueue>,
+        mut latest: Option<TicketQueue>,
         lease: i64,
         until: Instant,
         findings: &mut Findings,
@@ -203,10 +203,10 @@ impl Run<'_> {
         for ticket in &self.call.try_acquire {
             let (is_known, is_open) =
                 self.with_name(|name| (name.is_stored(*ticket), name.is_open_try(*ticket)))?;
-            if is_known && seen.is_none() {
-                seen = Some(self.read().await?);
+            if is_known && latest.is_none() {
+                latest = Some(self.read().await?);
             }
-            let existing = match &seen {
+            let existing = match &latest {
                 Some(queue) if is_known && self.is_in(queue, *ticket) => {
                     if !is_open {
                         continue;
@@ -229,7 +229,7 @@ impl Run<'_> {
             };
             let own = self.shared.node.ticket(*ticket);
             let holds = queue.holders().any(|(_, entry)| entry.ticket == own);
-            seen = Some(queue);
+            latest = Some(queue);
             if holds {
                 self.with_name(|name| name.grant_try(*ticket))?;
                 continue;
@@ -242,10 +242,10 @@ impl Run<'_> {
                 .op_responses()
                 .last()
                 .and_then(|a| self.queue_of(a, revision));
-            seen = Some(queue.ok_or_else(errors::unexpected_answer)?);
+            latest = Some(queue.ok_or_else(errors::unexpected_answer)?);
             self.with_name(|name| name.removed(&[*ticket]))?;
         }
-        match seen {
+        match latest {
             Some(queue) => Ok(queue),
             None => self.read().await,
         }

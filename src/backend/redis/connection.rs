@@ -355,6 +355,10 @@ impl reconnect::Connection for Established {
     fn has_answered(&self) -> bool {
         self.answers.load(Ordering::Relaxed) > 0
     }
+
+    fn ended_with_runtime(&self) -> bool {
+        self.ended.has_changed().is_err() && !*self.ended.borrow()
+    }
 }
 
 // === impl Preamble ===

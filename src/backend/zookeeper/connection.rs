@@ -64,6 +64,11 @@ impl reconnect::Connection for Connection {
     fn has_answered(&self) -> bool {
         self.has_answered.load(Ordering::Relaxed)
     }
+
+    /// Not known: the end of the session looks the same.
+    fn ended_with_runtime(&self) -> bool {
+        false
+    }
 }
 
 // === impl EndGuard ===

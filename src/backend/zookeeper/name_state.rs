@@ -154,7 +154,7 @@ impl NameState {
     /// the names of the nodes that have to be read first.
     pub(super) fn evaluate(&self, entries: &[Entry]) -> Result<TicketQueue, Vec<String>> {
         let own = self.own_limits();
-        let (mut seen, mut missing, mut in_use, mut open) = (Vec::new(), Vec::new(), 0, true);
+        let (mut tickets, mut missing, mut in_use, mut open) = (Vec::new(), Vec::new(), 0, true);
         for entry in entries {
             match self.limit(entry, &own) {
                 KnownLimit::NotATicket => continue,
@@ -169,13 +169,13 @@ impl NameState {
             if missing.len() >= MAX_READ {
                 break;
             }
-            seen.push(entry.clone());
+            tickets.push(entry.clone());
         }
         if !missing.is_empty() {
             return Err(missing);
         }
         Ok(TicketQueue {
-            entries: seen,
+            entries: tickets,
             in_use,
         })
     }

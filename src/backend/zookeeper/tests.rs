@@ -157,8 +157,8 @@ impl Peer {
 
     /// Returns how many tickets are held and queued.
     async fn counts(&self) -> (u64, u64) {
-        let seen = self.session.inspect(queue()).await.unwrap();
-        (seen.in_use, seen.queued)
+        let inspection = self.session.inspect(queue()).await.unwrap();
+        (inspection.in_use, inspection.queued)
     }
 
     async fn granted(&mut self) -> Grant {

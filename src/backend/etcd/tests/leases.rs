@@ -154,8 +154,8 @@ async fn a_late_write_is_fenced_off() {
         .unwrap();
     assert!(matches!(released, Ok(Reply::Done(_))), "{released:?}");
     sleep(Duration::from_millis(300)).await;
-    let seen = a.session.inspect(queue()).await.unwrap();
-    assert_eq!((seen.in_use, seen.queued), (0, 0));
+    let inspection = a.session.inspect(queue()).await.unwrap();
+    assert_eq!((inspection.in_use, inspection.queued), (0, 0));
 }
 
 #[tokio::test]

@@ -16,8 +16,8 @@ async fn with_a_user_the_nodes_are_for_that_user_only() {
     a.acquire(&[1]).await;
     assert_eq!(b.acquire(&[1]).await.acquired, [TicketState::Queued]);
     let parent = format!("{}/mutex:name", zookeeper.settings.base());
-    let seen = operator().await.list_children(&parent).await;
-    assert_eq!(seen, Err(ZkError::NoAuth));
+    let children = operator().await.list_children(&parent).await;
+    assert_eq!(children, Err(ZkError::NoAuth));
     for other in [
         zookeeper.clone(),
         zookeeper.clone().auth("shop", "wrong-one").unwrap(),
@@ -84,8 +84,8 @@ async fn everything_is_below_the_chroot() {
         a.acquire(&[1]).await;
         assert_eq!(b.acquire(&[1]).await.acquired, [TicketState::Queued]);
         let parent = format!("/{root}/deep/shop/mutex:name");
-        let seen = operator().await.list_children(&parent).await.unwrap();
-        assert_eq!(seen.len(), 2);
+        let children = operator().await.list_children(&parent).await.unwrap();
+        assert_eq!(children.len(), 2);
         a.release(&[1]).await;
         assert_eq!(b.granted().await.ticket, 1);
         b.release(&[1]).await;

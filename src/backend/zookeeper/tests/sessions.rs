@@ -113,11 +113,14 @@ async fn callers_are_notified_of_the_end_of_a_session() {
 async fn wait_until_queued(mutex: &crate::Mutex, queued: u64) {
     let end = Instant::now() + 20 * SECOND;
     loop {
-        let seen = mutex.inspect().await;
-        if seen.as_ref().is_ok_and(|seen| seen.queued == queued) {
+        let inspection = mutex.inspect().await;
+        if inspection
+            .as_ref()
+            .is_ok_and(|inspection| inspection.queued == queued)
+        {
             return;
         }
-        assert!(Instant::now() < end, "not {queued}: {seen:?}");
+        assert!(Instant::now() < end, "not {queued}: {inspection:?}");
         sleep(20 * MILLI).await;
     }
 }
@@ -196,12 +199,12 @@ async fn a_step_of_the_servers_clock_ends_no_session() {
         clock.shift(step);
         let mode = zookeeper_client::CreateMode::Persistent;
         let options = mode.with_acls(zookeeper_client::Acls::anyone_all());
-        let (seen, _) = operator
+        let (stat, _) = operator
             .create(&format!("/round-{round}"), b"", &options)
             .await
             .unwrap();
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        let off = seen.ctime / 1000 - now.unwrap().as_secs().cast_signed();
+        let off = stat.ctime / 1000 - now.unwrap().as_secs().cast_signed();
         assert!((off - step).abs() < 30, "{off} s off, not {step}");
         // Longer than a session timeout.
         let end = Instant::now() + 3 * SECOND;
