@@ -21,9 +21,9 @@ use tower_permit::{Coordinator, Error, ErrorKind, Mutex, Semaphore};
 
 /// By when a caller is refused.
 const OUTAGE_AFTER: Duration = millis(500);
-/// For how long permits must be granted promptly after an outage: late calls are executed in this time.
-/// The documented time until waiters are served after the return of a server.
+/// By when waiters are served after the return of a server, as documented.
 const RETURN: Duration = millis(2000);
+/// For how long permits must be granted promptly after an outage: late calls are executed in this time.
 const WATCHED: Duration = millis(1200);
 
 /// An outage of a backend.
