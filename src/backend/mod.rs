@@ -1,7 +1,12 @@
 //! The backends, and the contract that they fulfil.
 
 pub(crate) mod any;
-#[cfg(any(feature = "etcd", feature = "redis", feature = "zookeeper"))]
+#[cfg(any(
+    feature = "etcd",
+    feature = "redis-cluster",
+    feature = "redis-sentinel",
+    feature = "zookeeper"
+))]
 pub(crate) mod authority;
 mod contract;
 #[cfg(feature = "etcd")]
@@ -24,7 +29,7 @@ mod conformance;
 #[cfg(all(test, any(feature = "etcd", feature = "redis", feature = "zookeeper")))]
 use test_support as support;
 
-#[cfg(any(feature = "etcd", feature = "redis", feature = "zookeeper"))]
+#[cfg(any(test, feature = "etcd", feature = "redis", feature = "zookeeper"))]
 pub(crate) use contract::each;
 #[cfg(test)]
 pub(crate) use contract::exchange_one;

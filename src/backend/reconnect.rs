@@ -120,6 +120,7 @@ impl<C: Connection> Reconnecting<C> {
     }
 
     /// Returns the connection if there is one that is driven.
+    #[cfg(any(test, feature = "redis-cluster", feature = "zookeeper"))]
     pub(crate) fn ready(&self) -> Option<&Arc<C>> {
         match &self.slot {
             Slot::Ready(connection) if connection.is_driven() => Some(connection),
@@ -128,6 +129,7 @@ impl<C: Connection> Reconnecting<C> {
     }
 
     /// Returns the connection if there is one, also one that is not driven any more.
+    #[cfg(feature = "zookeeper")]
     pub(crate) fn current(&self) -> Option<&Arc<C>> {
         match &self.slot {
             Slot::Ready(connection) => Some(connection),

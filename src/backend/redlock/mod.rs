@@ -72,7 +72,7 @@ impl Redlock {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`] for a wrong URL, an even number, fewer than three, and the same server twice. (Two names
+    /// [`ErrorKind::InvalidConfig`](crate::ErrorKind::InvalidConfig) for a wrong URL, an even number, fewer than three, and the same server twice. (Two names
     /// of one server are found by [`Coordinator::check`](crate::Coordinator::check).) The message never repeats a URL,
     /// because it may hold a password.
     pub fn new<U: AsRef<str>>(urls: impl IntoIterator<Item = U>) -> Result<Self, Error> {
