@@ -111,14 +111,16 @@ impl<T: Clone> Schedule<T> {
         (first.key().0 <= now).then(|| first.remove_entry())
     }
 
-    /// Removes a name that needs the driver now: an urgent one, or else one with a renewal if `renewals` is set. Returns
-    /// whether it is the latter. [`Position::on_turn`] has to follow.
-    pub(crate) fn pop_ready(&mut self, renewals: bool) -> Option<(T, bool)> {
+    /// Removes a name that needs the driver now: an urgent one, or else one with a renewal if `renewals` permits it, which is
+    /// called for a renewal only. Returns whether it is the latter. [`Position::on_turn`] has to follow.
+    pub(crate) fn pop_ready(&mut self, renewals: impl FnOnce() -> bool) -> Option<(T, bool)> {
         if let Some(name) = self.urgent.pop() {
             return Some((name, false));
         }
-        let renewal = renewals.then(|| self.renewals.pop_front())?;
-        renewal.map(|name| (name, true))
+        if self.renewals.is_empty() || !renewals() {
+            return None;
+        }
+        self.renewals.pop_front().map(|name| (name, true))
     }
 }
 

@@ -232,7 +232,7 @@ impl Client {
         if most > 0 {
             // Renewals get half of the calls in flight: the other half is for calls that callers wait for.
             let max_renewals = (batching.calls * batching.in_flight).div_ceil(2);
-            let renewals = shared.in_flight.renewals() < max_renewals;
+            let renewals = || shared.in_flight.renewals() < max_renewals;
             let ready = || shared.schedule.pop_ready(renewals);
             let ready: Vec<_> = std::iter::from_fn(ready).take(most).collect();
             if !ready.is_empty() {

@@ -13,7 +13,7 @@ fn a_flood_of_one_group_delays_another_group_by_one_turn() {
         schedule.enter(&name, 1, position, Plan::Urgent);
     }
     schedule.enter(&1000, 2, &mut positions[1000], Plan::Urgent);
-    let popped: Vec<_> = (0..3).map(|_| schedule.pop_ready(true)).collect();
+    let popped: Vec<_> = (0..3).map(|_| schedule.pop_ready(|| true)).collect();
     assert_eq!(
         popped,
         [Some((0, false)), Some((1000, false)), Some((1, false))]
@@ -26,9 +26,9 @@ fn renewals_get_the_rest_of_a_batch() {
     let mut positions = [Position::default(), Position::default()];
     schedule.enter(&0, 0, &mut positions[0], Plan::Renewal(now));
     schedule.enter(&1, 0, &mut positions[1], Plan::Urgent);
-    assert_eq!(schedule.pop_ready(false), Some((1, false)));
-    assert_eq!(schedule.pop_ready(false), None);
-    assert_eq!(schedule.pop_ready(true), Some((0, true)));
+    assert_eq!(schedule.pop_ready(|| false), Some((1, false)));
+    assert_eq!(schedule.pop_ready(|| false), None);
+    assert_eq!(schedule.pop_ready(|| true), Some((0, true)));
     assert_eq!(
         schedule.next_timer(),
         Some(now),

@@ -150,7 +150,7 @@ impl World {
             self.deliver(n, effects);
         }
         while self.batches.len() < IN_FLIGHT {
-            let ready = || self.schedule.pop_ready(true);
+            let ready = || self.schedule.pop_ready(|| true);
             let ready: Vec<_> = std::iter::from_fn(ready).take(CALLS).collect();
             if ready.is_empty() {
                 return;
