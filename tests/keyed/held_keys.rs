@@ -112,11 +112,7 @@ async fn an_inner_layer_with_the_same_name_reenters() {
         task.await.unwrap().unwrap();
     }
     assert_eq!(shop.product("7").peak(), 1);
-    let tokens: Vec<_> = shop
-        .served()
-        .iter()
-        .map(|served| served.token.unwrap())
-        .collect();
+    let tokens = shop.tokens();
     assert!(tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
     assert!(all_free(&permits, &["7"]).await);
 }
@@ -221,11 +217,7 @@ async fn a_released_key_is_not_reentered() {
     holder.await.unwrap().unwrap();
     again.await.unwrap().unwrap();
     assert_eq!(shop.product("7").peak(), 1);
-    let tokens: Vec<_> = shop
-        .served()
-        .iter()
-        .map(|served| served.token.unwrap())
-        .collect();
+    let tokens = shop.tokens();
     assert!(
         tokens[1] > tokens[0],
         "a new token, not the old one: {tokens:?}"

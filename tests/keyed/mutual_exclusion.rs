@@ -49,11 +49,7 @@ async fn two_coordinators_exclude_each_other() {
         buyer.await.unwrap().unwrap();
     }
     assert_eq!(shop.product("7").peak(), 1);
-    let tokens: Vec<_> = shop
-        .served()
-        .iter()
-        .map(|served| served.token.unwrap())
-        .collect();
+    let tokens = shop.tokens();
     assert!(tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
 }
 

@@ -79,6 +79,12 @@ impl Shop {
     pub(crate) fn served(&self) -> Vec<Served> {
         self.served.lock().unwrap().clone()
     }
+
+    /// The fencing tokens of the served requests, in order. Each has one.
+    pub(crate) fn tokens(&self) -> Vec<u64> {
+        let served = self.served.lock().unwrap();
+        served.iter().map(|served| served.token.unwrap()).collect()
+    }
 }
 
 /// In paused time: whether these keys are free and have no queued ticket.

@@ -546,38 +546,38 @@ fn the_single_holder_form_answers_like_the_general_form() {
     for round in 0..200 {
         let () = redis::cmd("FLUSHALL").query(&mut stage.redis).unwrap();
         let mut actors: Vec<Actor> = (0..3).map(|_| Actor::new(10_000, 1)).collect();
-        let mut message: Vec<(usize, Call)> = Vec::new();
+        let mut calls: Vec<(usize, Call)> = Vec::new();
         let mut others = 0;
         let most_alone = rand::random_range(1..20);
         while others < 8 {
-            let gone_on = message.len() > most_alone || (!message.is_empty() && !stage.is_single());
-            let who = if gone_on { rand::random_range(0..3) } else { 0 };
+            let gone_on = calls.len() > most_alone || (!calls.is_empty() && !stage.is_single());
+            let sender = if gone_on { rand::random_range(0..3) } else { 0 };
             others += usize::from(gone_on);
             stage.time += rand::random_range(0..if gone_on { 200 } else { 2_000 });
             let pick = |odds: u32| -> Vec<u64> {
                 let picked = |_: &u64| rand::random_ratio(odds, 10);
                 (1..=2).filter(picked).collect()
             };
-            let actor = &mut actors[who];
+            let actor = &mut actors[sender];
             actor.limit = rand::random_range(1..4);
             let mut call = actor.call(&pick(5), &pick(1), &pick(3));
             call.try_acquire = call
                 .acquire
                 .split_off(rand::random_range(0..=call.acquire.len()));
             // Some calls are executed late, or twice.
-            let recent = &message[message.len().saturating_sub(3)..];
-            if let Some((_, earlier)) = recent.iter().find(|(other, _)| *other == who)
+            let recent = &calls[calls.len().saturating_sub(3)..];
+            if let Some((_, earlier)) = recent.iter().find(|(other, _)| *other == sender)
                 && rand::random_ratio(1, 5)
             {
                 call = earlier.clone();
             }
-            message.push((who, call.clone()));
-            let actor = &actors[who];
+            calls.push((sender, call.clone()));
+            let actor = &actors[sender];
             let one = stage.exchange(actor, &call);
             let three = stage.exchange_under("three", Forms::GeneralOnly, actor, &call);
-            assert_eq!(one, three, "round {round}: {message:#?}");
+            assert_eq!(one, three, "round {round}: {calls:#?}");
             let batched = stage.exchange_in_batch("batched", actor, &call);
-            assert_eq!(one, batched, "round {round}: {message:#?}");
+            assert_eq!(one, batched, "round {round}: {calls:#?}");
             let count = if stage.is_single() {
                 &mut alone
             } else {
