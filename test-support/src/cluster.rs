@@ -3,11 +3,11 @@
 use super::certificates::Authority;
 use super::redis::{Answer, RedisServer};
 use super::server::wait_until;
+use crate::HANG_GUARD;
 use std::thread::{scope, sleep};
 use std::time::{Duration, Instant};
 
 const SLOTS: u16 = 16_384;
-const PATIENCE: Duration = Duration::from_secs(30);
 
 #[derive(Debug)]
 pub struct RedisCluster {
@@ -79,7 +79,7 @@ impl RedisCluster {
                 &["CLUSTER", "MEET", "127.0.0.1", &port, &bus],
             );
         }
-        wait_until("all nodes know each other", PATIENCE, || {
+        wait_until("all nodes know each other", HANG_GUARD, || {
             cluster
                 .nodes
                 .iter()
@@ -88,7 +88,7 @@ impl RedisCluster {
         for (replica, master) in cluster.nodes.iter().skip(masters).zip(&cluster.nodes) {
             ok(replica, &["CLUSTER", "REPLICATE", &id(master)]);
         }
-        wait_until("the cluster is complete", PATIENCE, || {
+        wait_until("the cluster is complete", HANG_GUARD, || {
             cluster.nodes.iter().all(|node| {
                 info(node, "cluster_state") == "ok"
                     && cluster.replicas_seen_by(node) == count - masters
@@ -155,7 +155,7 @@ impl RedisCluster {
 
     /// Waits until a node other than the one at this port has the slot.
     pub fn wait_for_owner(&self, slot: u16, other_than: u16) {
-        wait_until("another node has the slot", PATIENCE, || {
+        wait_until("another node has the slot", HANG_GUARD, || {
             let mut others = self.nodes.iter().filter(|node| node.port() != other_than);
             let owns = |(a, b): &(u16, u16)| (*a..=*b).contains(&slot);
             others.any(|node| ranges(node).iter().any(owns))
@@ -164,7 +164,7 @@ impl RedisCluster {
 
     /// Waits until all nodes but the one at this port report a complete cluster.
     pub fn wait_until_whole(&self, without: u16) {
-        wait_until("the cluster is complete again", PATIENCE, || {
+        wait_until("the cluster is complete again", HANG_GUARD, || {
             let mut others = self.nodes.iter().filter(|node| node.port() != without);
             others.all(|node| info(node, "cluster_state") == "ok")
         });

@@ -3,6 +3,7 @@
 use super::certificates::Authority;
 use super::pause;
 use super::server::{self, free_port};
+use crate::HANG_GUARD;
 use std::fmt;
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, TcpStream};
@@ -11,9 +12,6 @@ use std::process::{Child, Command};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
-
-/// How long a cluster may take to start, and to answer a command.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Running nodes that belong to one test. All methods are synchronous.
 pub struct EtcdCluster {
@@ -127,7 +125,7 @@ impl EtcdCluster {
 
     /// Returns the leader according to the running nodes.
     pub fn leader(&self) -> usize {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + HANG_GUARD;
         while Instant::now() < end {
             for node in (0..self.nodes.len()).filter(|node| self.nodes[*node].child.is_some()) {
                 let status = self
@@ -149,7 +147,7 @@ impl EtcdCluster {
             }
             sleep(Duration::from_millis(20));
         }
-        panic!("no node became the leader within {PATIENCE:?}");
+        panic!("no node became the leader within {HANG_GUARD:?}");
     }
 
     /// Whether a node answers a read through the leader.
@@ -250,7 +248,7 @@ impl EtcdCluster {
 
     /// Waits until every running node answers a read through the leader.
     fn is_ready(&mut self) -> bool {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + HANG_GUARD;
         for node in 0..self.nodes.len() {
             while let Some(child) = &mut self.nodes[node].child {
                 if Instant::now() > end || !matches!(child.try_wait(), Ok(None)) {

@@ -16,3 +16,9 @@ pub mod sentinels;
 mod server;
 pub mod witness;
 pub mod zookeeper;
+
+use std::time::Duration;
+
+/// How long a test waits for what must happen, before it fails. It ends a test that hangs and is no bound of any rule, so it is
+/// far longer than a busy machine needs.
+pub const HANG_GUARD: Duration = Duration::from_secs(60);

@@ -3,6 +3,7 @@
 //! Parent and child exchange lines. Those of the child start with `> `, because its test harness prints lines too.
 
 use super::pause;
+use crate::HANG_GUARD;
 use rustix::process::{Pid, Signal, kill_process};
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
@@ -10,8 +11,6 @@ use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-/// How long a process may take for an immediate response.
-const PATIENCE: Duration = Duration::from_secs(20);
 const MARK: &str = "> ";
 
 /// A child process. Killed when dropped, even if it is paused, and when the test program ends.
@@ -77,10 +76,10 @@ impl Process {
 
     /// Receives the first line that starts with `start`, and returns the rest of it.
     pub async fn receive(&mut self, start: &str) -> String {
-        match self.receive_within(start, PATIENCE).await {
+        match self.receive_within(start, HANG_GUARD).await {
             Some(rest) => rest,
             None => panic!(
-                "no line starts with {start:?} within {PATIENCE:?}: {:?}",
+                "no line starts with {start:?} within {HANG_GUARD:?}: {:?}",
                 self.pending
             ),
         }
@@ -121,14 +120,14 @@ impl Process {
 
     /// Waits for the process to end by itself.
     pub async fn ended(&mut self) -> ExitStatus {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + HANG_GUARD;
         while Instant::now() < end {
             if let Some(status) = self.child.try_wait().expect("a child process") {
                 return status;
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        panic!("the process has not ended within {PATIENCE:?}");
+        panic!("the process has not ended within {HANG_GUARD:?}");
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::pause;
 use super::server::{self, free_port};
+use crate::HANG_GUARD;
 use redis::{Parser, Value};
 use std::fmt;
 use std::io::{self, Write};
@@ -10,9 +11,6 @@ use std::process::{Child, Command};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
-
-/// How long a server may take to start, and to answer a command.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A running redis-server that belongs to one test. All methods are synchronous: usable inside and outside of a runtime.
 pub struct RedisServer {
@@ -150,7 +148,7 @@ impl RedisServer {
     /// Kills the server if it runs and starts it again on the same port: without data, unless `args` enable persistence.
     pub fn restart(&mut self) {
         self.kill();
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + HANG_GUARD;
         while Instant::now() < end {
             self.run();
             if self.wait_until_it_answers() {
@@ -187,7 +185,7 @@ impl RedisServer {
     /// Sends several commands over one connection.
     pub fn try_commands(&self, commands: &[&[&str]]) -> io::Result<Vec<Answer>> {
         let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port))?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(HANG_GUARD))?;
         let mut request = Vec::new();
         for words in commands {
             let mut command = redis::Cmd::new();
@@ -237,7 +235,7 @@ impl RedisServer {
     }
 
     fn wait_until_it_answers(&mut self) -> bool {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + HANG_GUARD;
         while Instant::now() < end {
             let ended = self
                 .child

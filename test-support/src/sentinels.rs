@@ -3,12 +3,11 @@
 use super::certificates::Authority;
 use super::redis::{Answer, RedisServer};
 use super::server::wait_until;
+use crate::HANG_GUARD;
 use std::thread::scope;
-use std::time::Duration;
 
 /// The name of the master in the sentinels' configuration.
 pub const MASTER: &str = "mymaster";
-const PATIENCE: Duration = Duration::from_secs(30);
 
 #[derive(Debug)]
 pub struct SentinelSet {
@@ -84,7 +83,7 @@ impl SentinelSet {
             sentinels,
             password: of_sentinels.to_owned(),
         };
-        wait_until("the sentinels know all servers", PATIENCE, || {
+        wait_until("the sentinels know all servers", HANG_GUARD, || {
             set.sentinels.iter().all(|sentinel| {
                 let seen = set.seen_by(sentinel);
                 let count = |name: &str| seen(name).parse::<usize>().unwrap_or(0);
@@ -116,7 +115,7 @@ impl SentinelSet {
 
     /// Waits until a server other than the one on port `old` reports itself as master.
     pub fn wait_for_promotion(&self, old: u16) {
-        wait_until("a promotion", PATIENCE, || {
+        wait_until("a promotion", HANG_GUARD, || {
             let mut others = self.servers.iter().filter(|server| server.port() != old);
             others.any(RedisServer::is_master)
         });

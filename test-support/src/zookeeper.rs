@@ -2,6 +2,7 @@
 //! program ends.
 
 use super::{pause, server};
+use crate::HANG_GUARD;
 use std::fmt::Write as _;
 use std::fs;
 use std::io::{Read, Write as _};
@@ -11,8 +12,6 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// How long servers may take to become ready.
-const PATIENCE: Duration = Duration::from_secs(20);
 const JARS: &str = "/usr/share/java/zookeeper.jar";
 /// The longest session. Some tests have leases of an hour.
 const LONGEST_SESSION: Duration = Duration::from_secs(100_000);
@@ -121,14 +120,14 @@ impl ZooKeepers {
     /// Returns the leader of an ensemble.
     pub fn leader(&self) -> usize {
         let leads = |at: &usize| self.leads(*at);
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + HANG_GUARD;
         while Instant::now() < end {
             if let Some(leader) = (0..self.servers.len()).find(leads) {
                 return leader;
             }
             sleep(Duration::from_millis(20));
         }
-        panic!("no server became the leader within {PATIENCE:?}");
+        panic!("no server became the leader within {HANG_GUARD:?}");
     }
 
     pub fn leads(&self, server: usize) -> bool {
@@ -142,7 +141,7 @@ impl ZooKeepers {
 
     /// Waits until every running server is part of the ensemble. Returns `false` if one ends or time runs out.
     pub fn wait_until_ready(&mut self) -> bool {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + HANG_GUARD;
         while Instant::now() < end {
             let mut ready = true;
             for at in 0..self.servers.len() {

@@ -8,6 +8,7 @@ mod tls;
 
 use super::session::CHECK_TIMEOUT;
 use super::*;
+use crate::backend::support::HANG_GUARD;
 use crate::backend::support::etcd::EtcdCluster;
 use crate::backend::{Call, Event, Grant, Outcome, Reply, TicketState, exchange_one};
 use crate::error::ErrorKind;
@@ -66,7 +67,7 @@ impl Peer {
     }
 
     async fn exchange(&self, call: Call) -> Result<Outcome, Error> {
-        match timeout(Duration::from_secs(5), exchange_one(&*self.session, call)).await {
+        match timeout(HANG_GUARD, exchange_one(&*self.session, call)).await {
             Ok(Ok(Reply::Done(outcome))) => Ok(outcome),
             Ok(Ok(Reply::Stale)) => panic!("stale"),
             Ok(Err(error)) => Err(error),
@@ -116,7 +117,7 @@ impl Peer {
     }
 
     async fn event(&mut self) -> Event {
-        timeout(Duration::from_secs(5), self.events.recv())
+        timeout(HANG_GUARD, self.events.recv())
             .await
             .expect("an event in time")
             .expect("an event")

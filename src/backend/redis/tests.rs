@@ -17,6 +17,7 @@ mod tls;
 use super::session::{CHECK_TIMEOUT, POLL};
 use super::*;
 use crate::backend::Event;
+use crate::backend::support::HANG_GUARD;
 use crate::backend::support::redis::{Answer, RedisServer};
 use crate::backend::{Call, Grant, Inspection, Outcome, Reply, TicketState, exchange_one};
 use crate::error::Error;
@@ -88,7 +89,7 @@ impl Peer {
     }
 
     async fn send(&self, call: Call) -> Result<Outcome, Error> {
-        match timeout(Duration::from_secs(5), exchange_one(&*self.session, call)).await {
+        match timeout(HANG_GUARD, exchange_one(&*self.session, call)).await {
             Ok(Ok(Reply::Done(outcome))) => Ok(outcome),
             Ok(Ok(Reply::Stale)) => panic!("stale"),
             Ok(Err(error)) => Err(error),
@@ -144,16 +145,12 @@ impl Peer {
                 }
             }
         };
-        timeout(Duration::from_secs(5), next)
-            .await
-            .expect("a grant")
+        timeout(HANG_GUARD, next).await.expect("a grant")
     }
 
     async fn resynced(&mut self) {
         let next = async { while self.events.recv().await != Some(Event::Resync) {} };
-        timeout(Duration::from_secs(5), next)
-            .await
-            .expect("a resync");
+        timeout(HANG_GUARD, next).await.expect("a resync");
     }
 }
 

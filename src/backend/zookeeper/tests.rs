@@ -10,6 +10,7 @@ use super::session::{CHECK_TIMEOUT, ZooKeeperSession};
 use super::session_state::Shared;
 use super::*;
 use crate::Coordinator;
+use crate::backend::support::HANG_GUARD;
 use crate::backend::support::zookeeper::{Settings as Servers, ZooKeepers};
 use crate::backend::{Call, Event, Grant, Outcome, Reply, TicketState, exchange_one};
 use crate::error::ErrorKind;
@@ -171,12 +172,12 @@ impl Peer {
                 }
             }
         };
-        timeout(50 * SECOND, next).await.expect("a grant")
+        timeout(HANG_GUARD, next).await.expect("a grant")
     }
 
     async fn lost(&mut self) {
         let next = async { while self.events.recv().await != Some(Event::Lost) {} };
-        timeout(5 * SECOND, next)
+        timeout(HANG_GUARD, next)
             .await
             .expect("the loss of the session");
     }

@@ -148,10 +148,7 @@ async fn a_late_write_is_fenced_off() {
     });
     sleep(Duration::from_millis(100)).await;
     cluster.resume(0);
-    let released = timeout(Duration::from_secs(5), released)
-        .await
-        .unwrap()
-        .unwrap();
+    let released = timeout(HANG_GUARD, released).await.unwrap().unwrap();
     assert!(matches!(released, Ok(Reply::Done(_))), "{released:?}");
     sleep(Duration::from_millis(300)).await;
     let inspection = a.session.inspect(queue()).await.unwrap();
@@ -248,5 +245,5 @@ async fn one_move_of_the_fence_serves_all_uncertain_names() {
         assert!(is_held(&answer.unwrap().acquired));
     }
     let moved = moves() - before;
-    assert!((1..20).contains(&moved), "{moved}");
+    assert!((1..NAMES / 2).contains(&moved), "{moved}");
 }

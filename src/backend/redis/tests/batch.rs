@@ -33,7 +33,7 @@ pub(super) async fn exchange(peer: &Peer, batch: Vec<Call>) -> Vec<Result<Reply,
             assert!(replies[at].replace(reply).is_none(), "{at} twice");
         }
     };
-    timeout(Duration::from_secs(5), all).await.expect("replies");
+    timeout(HANG_GUARD, all).await.expect("replies");
     replies
         .into_iter()
         .map(|reply| reply.expect("a reply"))

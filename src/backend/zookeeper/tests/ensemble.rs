@@ -35,7 +35,7 @@ async fn a_killed_leader_loses_no_permit() {
     assert!(!waiting.is_finished());
     let first = guard.token();
     assert!(guard.unlock().await.unwrap(), "it was held until now");
-    let second = timeout(5 * SECOND, waiting).await.expect("granted");
+    let second = timeout(HANG_GUARD, waiting).await.expect("granted");
     let second = second.unwrap().unwrap();
     assert!(
         second.token() > first,
@@ -123,6 +123,6 @@ async fn permits_survive_an_outage_of_the_majority() {
     let other = new.mutex("a").unwrap();
     assert!(other.try_lock().await.is_err(), "the permit is still held");
     drop(guard);
-    let next = timeout(10 * SECOND, other.lock()).await.expect("an answer");
+    let next = timeout(HANG_GUARD, other.lock()).await.expect("an answer");
     assert!(next.unwrap().token() > token);
 }

@@ -79,7 +79,7 @@ async fn callers_are_notified_of_the_end_of_a_session() {
 
     proxy.set(Way::Up, Mode::Lose);
     let cut_off = Instant::now();
-    let why = timeout(5 * SECOND, guard.lost()).await.expect("lost");
+    let why = timeout(HANG_GUARD, guard.lost()).await.expect("lost");
     assert_eq!(why.kind(), ErrorKind::Lost);
     assert!(
         cut_off.elapsed() < SECOND * 7 / 2,
@@ -95,14 +95,14 @@ async fn callers_are_notified_of_the_end_of_a_session() {
 
     proxy.set(Way::Up, Mode::Pass);
     proxy.cut();
-    let why = timeout(5 * SECOND, permit.lost()).await.expect("lost");
+    let why = timeout(HANG_GUARD, permit.lost()).await.expect("lost");
     assert_eq!(why.kind(), ErrorKind::Lost);
     wait_until_queued(&others, 1).await; // queued again
     drop((held, next));
-    let second = timeout(10 * SECOND, waiting).await.expect("granted");
+    let second = timeout(HANG_GUARD, waiting).await.expect("granted");
     drop(second.unwrap().unwrap());
     drop(
-        timeout(5 * SECOND, mutex.lock())
+        timeout(HANG_GUARD, mutex.lock())
             .await
             .expect("granted")
             .unwrap(),
