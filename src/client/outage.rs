@@ -76,18 +76,11 @@ impl OutageDetector {
         outage
     }
 
-    /// The call that was sent at `sent` is still in flight when an outage [begins](Self::outage_begins). New callers get the
-    /// error of the failed calls before it, since this one has no error yet.
-    pub(crate) fn overdue(&self, sent: Instant, now: Instant) -> Option<Error> {
-        let error = self.read(|failures| Some(failures.error.clone()))?;
-        self.failed(sent, now, &error)
-    }
-
-    /// When new callers are refused if a call that is sent at `sent` is not answered before. `None` if there is no sign of
-    /// an outage.
-    pub(crate) fn outage_begins(&self, sent: Instant) -> Option<Instant> {
+    /// When an outage begins, unless a call that was sent at `sent` is answered before. `None` if there is no sign of one, or
+    /// it has begun.
+    pub(crate) fn next_outage(&self, sent: Instant) -> Option<Instant> {
         self.read(|failures| {
-            let fresh = sent <= failures.last + self.outage_after;
+            let fresh = !failures.outage && sent <= failures.last + self.outage_after;
             fresh.then(|| failures.since + self.outage_after)
         })
     }

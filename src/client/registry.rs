@@ -27,7 +27,6 @@ pub(crate) struct Client {
     pub(crate) node: Node,
     pub(super) lease: Duration,
     pub(super) shortcuts: Shortcuts,
-    pub(super) call_timeout: Duration,
     /// Numbers of calls and tickets. No number is used twice, so a late call is detected by its lower number.
     numbers: AtomicU64,
     pub(super) outages: OutageDetector,
@@ -72,10 +71,7 @@ impl Client {
             let session = open(node.clone(), events);
             let shortcuts = Shortcuts {
                 hand_off: !settings.strict_fifo,
-                linger: match settings.strict_fifo {
-                    true => Duration::ZERO,
-                    false => settings.linger,
-                },
+                linger: settings.linger,
                 sees_others: session.capabilities().fifo,
             };
             // Two attempts, the second over a new connection, end well before an outage is declared.
@@ -84,7 +80,6 @@ impl Client {
                 node,
                 lease,
                 shortcuts,
-                call_timeout,
                 numbers: AtomicU64::new(1),
                 outages: OutageDetector::new(settings.outage_after),
                 closing: AtomicBool::new(false),

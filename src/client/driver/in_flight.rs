@@ -1,4 +1,4 @@
-//! The batches in flight, and the judgement about those that are not answered.
+//! The batches in flight, and when those without an answer are given up.
 //!
 //! Pure: time is an argument. `T` is a name, which is opaque here.
 
@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 /// A time that passes unnoticed for this long shows that the process was stopped, and not that the backend is slow.
 const LATE: Duration = Duration::from_millis(100);
-/// The least time of a call before waiters without an answer are refused because of it.
+/// The least time for a call before it is given up because an outage begins.
 const LEAST_CHANCE: Duration = Duration::from_millis(100);
 
 /// The names of a batch, each with the number of its call.
@@ -34,19 +34,13 @@ struct Batch<T> {
     deadline: Instant,
     /// It got more time, since this process was stopped.
     is_extended: bool,
-    /// Its waiters without an answer were refused, since an outage began.
-    is_overdue: bool,
     abort: AbortHandle,
 }
 
-/// Batches that were not answered in time.
-#[derive(Debug)]
-pub(super) enum Judgement<T> {
-    /// Their calls are given up. With the time at which each batch was sent.
-    GivenUp(Vec<(Names<T>, Instant)>),
-    /// An outage has begun while they are in flight. With the time at which the first was sent.
-    Overdue(Vec<Names<T>>, Instant),
-}
+/// A batch that was not answered in time, and when it was sent.
+pub(super) type GivenUp<T> = (Names<T>, Instant);
+
+// === impl InFlight ===
 
 impl<T> InFlight<T> {
     pub(super) fn new(call_timeout: Duration) -> Self {
@@ -86,7 +80,6 @@ impl<T> InFlight<T> {
             sent: now,
             deadline: now + self.call_timeout,
             is_extended: false,
-            is_overdue: false,
             abort,
         };
         self.last += 1;
@@ -104,56 +97,40 @@ impl<T> InFlight<T> {
         batches.map(|batch| batch.names).collect()
     }
 
-    /// When [`judge`](Self::judge) has something to do, unless replies arrive before.
-    pub(super) fn next_judgement(&self, outages: &OutageDetector, now: Instant) -> Option<Instant> {
+    /// When [`give_up`](Self::give_up) has something to do, unless replies arrive before.
+    pub(super) fn next_deadline(&self, outages: &OutageDetector) -> Option<Instant> {
         let (_, first) = self.batches.first_key_value()?;
-        let overdue = first.overdue_at(outages).filter(|at| now <= *at + LATE);
-        Some(overdue.map_or(first.deadline, |at| at.min(first.deadline)))
+        Some(first.deadline(outages))
     }
 
-    /// Judges the batches that are not answered in time.
-    pub(super) fn judge(&mut self, now: Instant, outages: &OutageDetector) -> Option<Judgement<T>> {
-        let (_, first) = self.batches.first_key_value()?;
-        if first.deadline <= now {
-            if first.deadline + LATE < now && !first.is_extended {
+    /// Removes the batches that were not answered in time.
+    pub(super) fn give_up(&mut self, now: Instant, outages: &OutageDetector) -> Vec<GivenUp<T>> {
+        let mut given_up = Vec::new();
+        while let Some(first) = self.batches.first_entry()
+            && let deadline = first.get().deadline(outages)
+            && deadline <= now
+        {
+            if deadline + LATE < now && !first.get().is_extended {
                 // This process was stopped: the replies may have arrived already. They get more time, once.
                 for batch in self.batches.values_mut() {
                     batch.deadline = batch.deadline.max(now + self.call_timeout / 2);
                     batch.is_extended = true;
                 }
-                return None;
+                break;
             }
-            let mut given_up = Vec::new();
-            while let Some(first) = self.batches.first_entry()
-                && first.get().deadline <= now
-            {
-                let batch = first.remove();
-                batch.abort.abort();
-                given_up.push((batch.names, batch.sent));
-            }
-            return Some(Judgement::GivenUp(given_up));
+            let batch = first.remove();
+            batch.abort.abort();
+            given_up.push((batch.names, batch.sent));
         }
-        let (at, sent) = (first.overdue_at(outages)?, first.sent);
-        if now < at || now > at + LATE {
-            return None;
-        }
-        let least = now - LEAST_CHANCE;
-        let overdue = self.batches.values_mut().filter(|b| b.sent <= least);
-        let names = overdue.map(|batch| {
-            batch.is_overdue = true;
-            Arc::clone(&batch.names)
-        });
-        Some(Judgement::Overdue(names.collect(), sent))
+        given_up
     }
 }
 
 impl<T> Batch<T> {
-    /// When its waiters without an answer are refused, unless it is answered before: when the outage begins. `None` if
-    /// there is no sign of one, or they were refused already.
-    fn overdue_at(&self, outages: &OutageDetector) -> Option<Instant> {
-        let begins = outages
-            .outage_begins(self.sent)
-            .filter(|_| !self.is_overdue)?;
-        Some(begins.max(self.sent + LEAST_CHANCE))
+    /// When it is given up: at the beginning of an outage too, so that its waiters are refused then.
+    fn deadline(&self, outages: &OutageDetector) -> Instant {
+        let begins = outages.next_outage(self.sent).filter(|_| !self.is_extended);
+        let begins = begins.map(|at| at.max(self.sent + LEAST_CHANCE));
+        begins.map_or(self.deadline, |at| at.min(self.deadline))
     }
 }

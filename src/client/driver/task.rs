@@ -4,7 +4,7 @@
 //! the replies to the names. Decisions about a name are made by its [`State`](crate::client::state::State).
 
 use super::CHECK_DRIVER;
-use super::in_flight::{Judgement, Names};
+use super::in_flight::{GivenUp, Names};
 use crate::backend::Reply;
 use crate::client::queue_client::QueueClient;
 use crate::client::registry::Client;
@@ -46,8 +46,8 @@ enum Turn {
     Due(Vec<(TimerKey, Arc<QueueClient>)>),
     /// These names need a call; those with a renewal only are marked.
     Batch(Vec<(Arc<QueueClient>, bool)>),
-    /// These calls are not answered in time.
-    Judge(Judgement<Arc<QueueClient>>),
+    /// These batches were not answered in time.
+    GiveUp(Vec<GivenUp<Arc<QueueClient>>>),
     Sleep(Instant),
     /// Another driver has replaced this one.
     Replaced,
@@ -91,7 +91,7 @@ impl Driver {
                     }
                 }
                 Turn::Batch(ready) => batches.extend(client.send(ready, now)),
-                Turn::Judge(judgement) => client.apply(judgement, now),
+                Turn::GiveUp(batches) => client.give_up(batches, now),
                 Turn::Sleep(until) => {
                     // A driver that sleeps keeps nothing of the coordinator alive.
                     drop(client);
@@ -146,9 +146,8 @@ impl Driver {
 /// Sets the timer, unless it ends before `until` already: each new earliest timer of a runtime may cost a system call.
 fn arm(mut timer: Pin<&mut Sleep>, armed: &mut Option<Instant>, until: Instant, now: Instant) {
     if armed.is_none_or(|armed| until < armed) {
-        timer
-            .as_mut()
-            .reset(Instant::now() + until.saturating_duration_since(now));
+        let at = Instant::now() + until.saturating_duration_since(now);
+        timer.as_mut().reset(at);
         *armed = Some(until);
     }
 }
@@ -178,12 +177,8 @@ impl Drop for Driver {
         let pinned = client.work.pinned.is_pinned();
         if !pinned && !panicked {
             // Its runtime has ended before its work was done. If the next runtime has ended too, its driver gets here again.
-            let another = shared
-                .slot
-                .runtimes
-                .last()
-                .filter(|_| !shared.is_idle())
-                .cloned();
+            let latest = shared.slot.runtimes.last().cloned();
+            let another = latest.filter(|_| !shared.is_idle());
             let start = client.start_driver(&mut shared, another, now());
             drop(shared);
             return start.run();
@@ -219,8 +214,9 @@ impl Client {
             return Turn::Replaced;
         }
         shared.slot.acts(now, false);
-        if let Some(judgement) = shared.in_flight.judge(now, &self.outages) {
-            return Turn::Judge(judgement);
+        let given_up = shared.in_flight.give_up(now, &self.outages);
+        if !given_up.is_empty() {
+            return Turn::GiveUp(given_up);
         }
         let due = || shared.schedule.pop_due(now);
         let due: Vec<_> = std::iter::from_fn(due).take(TIMERS_AT_A_TIME).collect();
@@ -241,7 +237,7 @@ impl Client {
         }
         let times = [
             shared.schedule.next_timer(),
-            shared.in_flight.next_judgement(&self.outages, now),
+            shared.in_flight.next_deadline(&self.outages),
         ];
         let next = times.into_iter().flatten().min();
         let next = next.unwrap_or(now + LONGEST_SLEEP);
@@ -318,27 +314,14 @@ impl Client {
         }
     }
 
-    /// Gives calls up that are not answered in time, or refuses their waiters.
-    fn apply(&self, judgement: Judgement<Arc<QueueClient>>, now: Instant) {
-        match judgement {
-            Judgement::GivenUp(batches) => {
-                let within = self.call_timeout;
-                let error = format!("the backend did not answer within {within:?}");
-                let error = Error::new(ErrorKind::Unavailable, error);
-                for (names, sent) in batches {
-                    let refusal = self.outages.failed(sent, now, &error);
-                    for (name, number) in names.iter() {
-                        name.on_failure(*number, &error, refusal.as_ref(), sent, now);
-                    }
-                }
-            }
-            Judgement::Overdue(batches, sent) => {
-                let Some(error) = self.outages.overdue(sent, now) else {
-                    return;
-                };
-                for (name, number) in batches.iter().flat_map(|names| names.iter()) {
-                    name.refuse_unanswered(*number, &error);
-                }
+    fn give_up(&self, batches: Vec<GivenUp<Arc<QueueClient>>>, now: Instant) {
+        for (names, sent) in batches {
+            let waited = now.saturating_duration_since(sent).as_millis();
+            let error = format!("the backend did not answer within {waited} ms");
+            let error = Error::new(ErrorKind::Unavailable, error);
+            let refusal = self.outages.failed(sent, now, &error);
+            for (name, number) in names.iter() {
+                name.on_failure(*number, &error, refusal.as_ref(), sent, now);
             }
         }
     }

@@ -141,16 +141,6 @@ impl QueueClient {
         self.follow_up(inner, crate::clock::now());
     }
 
-    /// An outage has begun while the call is in flight: waiters without an answer do not wait for it any more.
-    pub(in crate::client) fn refuse_unanswered(self: &Arc<Self>, number: u64, error: &Error) {
-        let mut inner = self.lock();
-        if inner.in_flight == Some(number) {
-            let effects = inner.state.refuse_unanswered(error);
-            drop(inner);
-            self.deliver(effects);
-        }
-    }
-
     /// Logs the nodes that hold the permits a waiter waits for.
     fn log_holders(self: &Arc<Self>, waited: Duration) {
         if !tracing::enabled!(tracing::Level::INFO) {

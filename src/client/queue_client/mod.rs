@@ -245,8 +245,7 @@ impl QueueClient {
         let mut inner = self.lock();
         // The driver may not have noticed a passed deadline yet.
         let effects = inner.state.expire(now);
-        let permits = &inner.state.permits;
-        let expiry = permits.lost(hold).map_or(Ok(permits.expiry(hold)), Err);
+        let expiry = inner.state.permits.expiry(hold);
         if !effects.lost.is_empty() {
             self.follow_up(inner, now);
             self.deliver(effects);

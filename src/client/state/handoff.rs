@@ -21,7 +21,7 @@ const TOGETHER: Duration = Duration::from_millis(2);
 pub(crate) struct Shortcuts {
     /// A released permit passes to the oldest waiter here.
     pub(crate) hand_off: bool,
-    /// Without a waiter it stays here for this long.
+    /// Without a waiter it stays here for this long, if `hand_off`.
     pub(crate) linger: Duration,
     /// The backend reports the queued tickets of all nodes.
     pub(crate) sees_others: bool,
@@ -115,6 +115,7 @@ impl Handoff {
         now: Instant,
     ) -> Option<Instant> {
         let may = self.half_free
+            && self.shortcuts.hand_off
             && !self.shortcuts.linger.is_zero()
             && self.is_alone(now)
             && self.fits(limit, in_use_here);

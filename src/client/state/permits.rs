@@ -196,22 +196,18 @@ impl Permits {
         (!expired && held.lost.is_none()).then_some(held)
     }
 
-    /// Returns how it was lost, if it was. A void hold counts as lost.
-    #[inline]
-    pub(crate) fn lost(&self, hold: Hold) -> Option<ErrorKind> {
-        self.get(hold).map_or(Some(ErrorKind::Lost), |h| h.lost)
-    }
-
     /// Returns the fencing token of a permit that is held.
     pub(crate) fn token(&self, hold: Hold) -> Option<u64> {
         self.get(hold).map(Held::token)
     }
 
-    /// When the permit is lost, unless it is confirmed before. `None` if a passed deadline only means doubt.
+    /// Returns when the permit is lost unless it is confirmed before, or how it was lost. `None` if a passed deadline only means
+    /// doubt. A void hold counts as lost.
     #[inline]
-    pub(crate) fn expiry(&self, hold: Hold) -> Option<Instant> {
-        let held = self.get(hold).filter(|_| self.strict)?;
-        Some(held.deadline)
+    pub(crate) fn expiry(&self, hold: Hold) -> Result<Option<Instant>, ErrorKind> {
+        let held = self.get(hold).ok_or(ErrorKind::Lost)?;
+        let expiry = self.strict.then_some(held.deadline);
+        held.lost.map_or(Ok(expiry), Err)
     }
 
     /// Returns the permits that are lost by now because they were not confirmed.

@@ -110,9 +110,8 @@ impl Releases {
     /// How many tickets are still queued, as far as replies have confirmed it: those that no call has released yet.
     pub(crate) fn queued(&self) -> usize {
         let unsent = self.all.values().filter(|r| r.sent_since.is_none());
-        unsent
-            .filter(|r| r.entry.is_some_and(|entry| entry.queued))
-            .count()
+        let queued = unsent.filter(|r| r.entry.is_some_and(|entry| entry.queued));
+        queued.count()
     }
 
     /// Notes that the backend has queued a ticket after its waiter was removed.

@@ -31,15 +31,14 @@ fn one_lost_call_is_no_outage_and_a_second_outage_is_like_the_first() {
 }
 
 #[test]
-fn an_outage_that_begins_during_a_call_has_the_error_of_the_calls_before_it() {
+fn the_beginning_of_an_outage_is_known_before_and_not_repeated() {
     let (outages, start) = (OutageDetector::new(AFTER), Instant::now());
     let second = start + AFTER / 2;
-    assert!(outages.overdue(start, second).is_none());
+    assert_eq!(outages.next_outage(second), None);
     outages.failed(start, second, &error());
-    assert_eq!(outages.outage_begins(second), Some(start + AFTER));
-    let outage = outages.overdue(second, start + AFTER).unwrap();
-    assert_eq!(outage.to_string(), "down");
-    assert!(outages.outage(start + AFTER).is_some());
+    assert_eq!(outages.next_outage(second), Some(start + AFTER));
+    outages.failed(second, start + AFTER, &error()).unwrap();
+    assert_eq!(outages.next_outage(second), None);
 }
 
 #[test]

@@ -30,7 +30,7 @@ impl World {
                 if !tickets.is_valid(*hold, now) {
                     let allowed = self.now < self.calm_since + 4 * self.longest_lease;
                     assert!(
-                        allowed || tickets.lost(*hold).is_some(),
+                        allowed || tickets.expiry(*hold).is_err(),
                         "{ticket} is not renewed in time"
                     );
                     continue;
