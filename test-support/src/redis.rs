@@ -41,6 +41,20 @@ pub enum Answer {
 
 // === impl RedisServer ===
 
+/// Reads again when a signal interrupts, which the parser does not.
+struct Uninterrupted(TcpStream);
+
+impl io::Read for Uninterrupted {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match self.0.read(buffer) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                result => return result,
+            }
+        }
+    }
+}
+
 impl RedisServer {
     pub fn start() -> Self {
         Self::start_with(&[])
@@ -193,7 +207,7 @@ impl RedisServer {
             request.extend(command.get_packed_command());
         }
         stream.write_all(&request)?;
-        let mut parser = Parser::new();
+        let (mut parser, mut stream) = (Parser::new(), Uninterrupted(stream));
         let answers = commands.iter().map(|_| {
             let value = parser.parse_value(&mut stream).map_err(io::Error::other)?;
             Answer::from_value(value)

@@ -39,7 +39,9 @@ pub(super) static EXCHANGE: LazyLock<Script> = LazyLock::new(|| {
 
 /// Lists holders and queued tickets.
 pub(super) static INSPECT: LazyLock<Script> = LazyLock::new(|| {
-    Script::new(compose!("layout" "clock" "record" "read_single" "attempt" "inspect"))
+    Script::new(
+        compose!("layout" "clock" "record" "read_single" "attempt" "inspect_general" "inspect"),
+    )
 });
 
 /// A script, and the hash that the server knows it by.

@@ -10,7 +10,7 @@ if state.number > 0 or state.known then -- administrative calls do not create st
   end
   for other, entry in pairs(state.nodes) do
     if entry and entry.is_changed then
-      redis.call('HSET', state.meta, other, struct.pack(NODE, FORMAT_VERSION, entry.number, entry.limit, entry.lease, entry.heartbeat, entry.queued))
+      call('HSET', state.meta, other, struct.pack(NODE, FORMAT_VERSION, entry.number, entry.limit, entry.lease, entry.heartbeat, entry.queued))
     end
   end
   write_meta(state)
@@ -25,7 +25,7 @@ if state.number > 0 or state.known then -- administrative calls do not create st
     if state.mute ~= before then write_meta(state) end
   end
   local left = state.expires - state.now
-  if is_idle or grows then redis.call('PEXPIRE', state.meta, left) end
-  if state.in_use > 0 and (grows or state.is_first_permit) then redis.call('PEXPIRE', state.permits, left) end
-  if state.queued > 0 and (grows or state.is_first_entry) then redis.call('PEXPIRE', state.queue, left) end
+  if is_idle or grows then call('PEXPIRE', state.meta, left) end
+  if state.in_use > 0 and (grows or state.is_first_permit) then call('PEXPIRE', state.permits, left) end
+  if state.queued > 0 and (grows or state.is_first_entry) then call('PEXPIRE', state.queue, left) end
 end

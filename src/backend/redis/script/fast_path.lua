@@ -7,23 +7,21 @@ local ONE_TICKET_PARTS = '<c16c8H' -- number and limit, number of the ticket, le
 local answers, states, at, has_states = {}, {}, 1, false -- states of the remaining calls
 local own_end -- how a single-holder record of this node ends
 local deleted, latest_deleted, highest_deleted = nil, 0, 0
-local is_fast = has_single and is_known and (names > 1 or singles[1] or is_fresh[1])
+local is_fast = is_known and has_fast
 
 if is_fast then
   own_end = pack('<H', #node) .. node
-  local fresh_token = pack('<d', math.max(token_floor + 1, micros))
-  local head, free = string.char(FORMAT_VERSION), pack('<d', FREE)
-  local middle, tail = pack('<ddd', lease, now, now), pack('<d', now + lease) .. own_end
+  local fresh_token, free = pack('<d', math.max(token_floor + 1, micros)), pack('<d', FREE)
+  local head, middle, tail = string.char(FORMAT_VERSION), pack('<ddd', lease, now, now), pack('<d', now + lease) .. own_end
   local success = 'o' .. fresh_token .. 'h'
-
   for i = 1, names do
-    local single, answer, record, length = singles[i], nil, nil, nil
-    local kind, expires, done = sub(data, at, at), lifetime_text, nil
-    if kind ~= 'O' then
+    local kind, single, expires = sub(data, at, at), singles[i], lifetime_text
+    local answer, record, length, done
+    if kind ~= 'O' and (single or is_fresh[i]) then
       local numbers, ticket
       numbers, ticket, length = unpack_record(ONE_TICKET_PARTS, data, at + 1)
       if not single then
-        if is_fresh[i] and kind ~= 'R' and unpack_record('<d', numbers) >= guard then
+        if kind ~= 'R' and unpack_record('<d', numbers) >= guard then
           record, answer = head .. numbers .. middle .. fresh_token .. ticket .. tail, success
           done = redis.pcall('SET', KEYS[i], record, 'PX', expires, 'NX')
         end

@@ -8,6 +8,7 @@ local guard, token_floor, token_expires = 0, 0, 0
 local is_known = true -- the formats of guard and token
 local singles = has_single and call('MGET', unpack(KEYS, 1, names + 2)) or {}
 local is_fresh, latest, highest = {}, singles[names + 1], singles[names + 2]
+local has_fast = false -- a name has a record or no keys, so that the fast path may apply
 local only_meta -- of the only name, if it has no record
 
 if latest then
@@ -24,10 +25,13 @@ if has_single and names == 1 then
     only_meta = call('HMGET', KEYS[6], STATE_FIELD, node)
     if not only_meta[1] then is_fresh[1] = call('EXISTS', KEYS[4], KEYS[5], KEYS[6]) == 0 end
   end
+  has_fast = singles[1] or is_fresh[1]
 elseif has_single then
   local keys, chunk, size = {}, {}, 0
   for i = 1, names do
-    if not singles[i] then
+    if singles[i] then
+      has_fast = true
+    else
       local key = general_keys + 3 * i
       size = size + 1
       chunk[size] = i
@@ -36,7 +40,7 @@ elseif has_single then
     if size == NAMES_PER_EXISTS or (size > 0 and i == names) then
       local absent = call('EXISTS', unpack(keys, 1, 3 * size)) == 0
       for j = 1, size do is_fresh[chunk[j]] = absent end
-      size = 0
+      has_fast, size = has_fast or absent, 0
     end
   end
 end

@@ -6,7 +6,7 @@ if state.has_more then
 elseif state.own_queued > 0 and state.number > 0 then
   poll_after = 0.45 * state.shortest
   if grace > 0 then poll_after = math.min(poll_after, grace - clock + 1) end
-  local first = tonumber(redis.call('ZRANGE', state.permits, 0, 0, 'WITHSCORES')[2])
+  local first = tonumber(call('ZRANGE', state.permits, 0, 0, 'WITHSCORES')[2])
   if first and (first > clock or grace == 0) then poll_after = math.min(poll_after, first - clock + 1) end
   if state.mute == 1 then poll_after = math.min(poll_after, 100) end
   poll_after = math.max(1, math.floor(poll_after))

@@ -9,7 +9,7 @@ if state.clock >= state.sweep_at and state.grace == 0 then
     if not entry then
       alive[other] = false
     elseif entry.deadline < state.clock then
-      redis.call('HDEL', state.meta, other)
+      call('HDEL', state.meta, other)
       state.nodes[other] = false
       has_orphans = has_orphans or entry.queued > 0
     else
@@ -18,8 +18,8 @@ if state.clock >= state.sweep_at and state.grace == 0 then
     end
   end
   if has_orphans and state.queued > 0 then
-    for _, ticket in ipairs(redis.call('ZRANGE', state.queue, 0, MAX_ORPHANS - 1)) do
-      if not alive[node_of(ticket)] then state.queued = state.queued - redis.call('ZREM', state.queue, ticket) end
+    for _, ticket in ipairs(call('ZRANGE', state.queue, 0, MAX_ORPHANS - 1)) do
+      if not alive[node_of(ticket)] then state.queued = state.queued - call('ZREM', state.queue, ticket) end
     end
   end
   state.shortest, state.longest = shortest or state.shortest, longest or state.longest
