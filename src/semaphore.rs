@@ -62,6 +62,9 @@ impl Semaphore {
 
     /// Sets how many callers of this process may wait for this name. Further callers are refused with
     /// [`TooManyWaiting`](crate::ErrorKind::TooManyWaiting). Default: 1,024. Applies to this value and its clones.
+    ///
+    /// A caller counts if there is no room for it: no caller is refused while a permit is free. With 0 no caller waits, and
+    /// [`acquire`](Self::acquire) does what [`try_acquire`](Self::try_acquire) does.
     #[must_use]
     pub fn max_waiting(mut self, max: usize) -> Self {
         self.max_waiting = max;
@@ -175,7 +178,7 @@ impl Semaphore {
     /// The wait of [`acquire`](Self::acquire).
     fn wait(&self) -> Wait {
         Wait {
-            queue: true,
+            queue: self.max_waiting > 0,
             timeout: None,
             max_waiting: self.max_waiting,
             terms: self.terms(),

@@ -95,6 +95,11 @@ impl Settings {
         self.on_unavailable == OnUnavailable::Allow && error.kind() == ErrorKind::Unavailable
     }
 
+    /// Returns whether requests wait for a permit.
+    pub(crate) fn waits(&self) -> bool {
+        self.queue && self.max_waiting > 0
+    }
+
     /// The wait of `poll_ready`. Its permit is reserved until `call` claims it.
     pub(crate) fn reservation(&self) -> Wait {
         self.wait(self.reservation_ttl)
@@ -125,7 +130,7 @@ impl Settings {
 
     fn wait(&self, reserve: Duration) -> Wait {
         Wait {
-            queue: self.queue,
+            queue: self.waits(),
             timeout: Some(self.wait_timeout.min(MAX_DURATION)),
             max_waiting: self.max_waiting,
             terms: Terms {

@@ -73,21 +73,23 @@ async fn waiting_requests_are_bounded_per_key_and_in_total() {
     }
     settle().await;
     assert_eq!(refused("1").await, ErrorKind::TooManyWaiting);
-    // One more in total, and no other, not even for a free key.
+    // One more in total, and no other, except for a free key.
     let third = tokio::spawn(service.clone().oneshot(buy("2")));
     settle().await;
     assert_eq!(refused("2").await, ErrorKind::TooManyWaiting);
+    inside.push(tokio::spawn(service.clone().oneshot(buy("3"))));
+    settle().await;
     assert_eq!(refused("3").await, ErrorKind::TooManyWaiting);
     // A cancelled wait no longer counts.
     third.abort();
     settle().await;
-    service.clone().oneshot(buy("3")).await.unwrap();
+    service.clone().oneshot(buy("4")).await.unwrap();
     // Nor does a granted one.
     for one in inside {
         one.await.unwrap().unwrap();
     }
     service.oneshot(buy("1")).await.unwrap();
-    assert_eq!(shop.served().len(), 6);
+    assert_eq!(shop.served().len(), 7);
 }
 
 #[tokio::test(start_paused = true)]

@@ -101,6 +101,21 @@ async fn a_request_above_max_waiting_is_rejected_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_burst_within_the_limit_is_not_rejected() {
+    let layer = LimitLayer::new(semaphore(100)).max_waiting(10);
+    let burst = (0..50).map(|_| {
+        layer
+            .clone()
+            .release_at_response()
+            .layer(echo())
+            .oneshot("hello")
+    });
+    for response in futures_util::future::join_all(burst).await {
+        assert_eq!(response.unwrap(), "hello");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn reject_when_full_tries_once_in_call() {
     let semaphore = semaphore(1);
     let inner = echo();
@@ -209,7 +224,7 @@ async fn http_gets_429_with_retry_after() {
             "1",
             ErrorKind::WaitTimeout,
         ),
-        (layer.max_waiting(0), "1", ErrorKind::TooManyWaiting),
+        (layer.max_waiting(0), "1", ErrorKind::LimitReached),
     ];
     for (layer, retry_after, kind) in layers {
         let response = refused(layer, Request::new(())).await;

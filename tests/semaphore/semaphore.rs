@@ -2,6 +2,7 @@
 
 use crate::modes;
 use crate::{alone, counts, settle};
+use futures_util::future::join_all;
 use std::time::Duration;
 use test_support::witness::Witness;
 use tokio::time::{Instant, sleep, timeout};
@@ -126,6 +127,64 @@ async fn callers_above_max_waiting_are_refused_at_once() {
     for task in waiting {
         task.await.unwrap().unwrap();
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_caller_is_refused_while_a_permit_is_free() {
+    let (_permits, semaphore) = alone(5000);
+    let acquired = join_all((0..3000).map(|_| semaphore.acquire())).await;
+    assert_eq!(acquired.iter().filter(|permit| permit.is_err()).count(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn callers_behind_the_permits_of_other_processes_are_refused_above_max_waiting() {
+    let memory = Memory::new();
+    let (here, there) = (
+        modes::coordinator(memory.clone()),
+        modes::coordinator(memory),
+    );
+    let others = there.semaphore("test", 100).unwrap();
+    let held = join_all((0..95).map(|_| others.acquire())).await;
+    let semaphore = here.semaphore("test", 100).unwrap().max_waiting(10);
+    let tasks: Vec<_> = (0..50)
+        .map(|_| {
+            let semaphore = semaphore.clone();
+            tokio::spawn(async move { semaphore.acquire().await })
+        })
+        .collect();
+    sleep(SECOND).await;
+    assert_eq!(semaphore.stats().waiting, 10);
+    assert_eq!(semaphore.stats().too_many_waiting, 35);
+    drop(held);
+    let (mut granted, mut refused) = (Vec::new(), Vec::new());
+    for (caller, task) in tasks.into_iter().enumerate() {
+        match task.await.unwrap() {
+            Ok(permit) => granted.push(permit),
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::TooManyWaiting);
+                refused.push(caller);
+            }
+        }
+    }
+    assert_eq!(
+        (granted.len(), refused[0]),
+        (15, 15),
+        "the newest are refused"
+    );
+    drop(granted);
+    sleep(SECOND).await;
+    assert_eq!(counts(&here).await, (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_waiting_acquire_is_a_try() {
+    let (_permits, semaphore) = alone(1);
+    let semaphore = semaphore.max_waiting(0);
+    let held = semaphore.acquire().await.unwrap();
+    let error = semaphore.acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::LimitReached);
+    drop(held);
+    drop(semaphore.acquire().await.unwrap());
 }
 
 #[tokio::test(start_paused = true)]

@@ -6,7 +6,7 @@ use super::outage::Failures;
 use super::panics::{caught, lock};
 use super::registry::Client;
 use super::schedule::Position;
-use super::state::{Effects, Hold, Plan, State, Terms};
+use super::state::{Effects, Hold, Plan, State, Terms, too_many_waiting};
 use super::stats::Stats;
 use crate::backend::Inspection;
 use crate::clock::{self, now};
@@ -51,7 +51,7 @@ pub(crate) struct Wait {
     pub(crate) queue: bool,
     /// Give up after this time.
     pub(crate) timeout: Option<Duration>,
-    /// Be refused if this many callers wait here already.
+    /// Be refused if more than this many callers of this process wait without a free permit for them.
     pub(crate) max_waiting: usize,
     pub(crate) terms: Terms,
 }
@@ -157,7 +157,9 @@ impl QueueClient {
         // Numbered under the lock: waiters are sent and served in the order of their numbers.
         let ticket = self.client.next_number();
         match self.admit(inner, wait, now).transpose() {
-            None if wait.queue => inner.state.join(ticket, now, wait.terms, caller),
+            None if wait.queue => {
+                (inner.state).join(ticket, now, wait.terms, wait.max_waiting, caller)
+            }
             None => inner.state.join_try(ticket, now, wait.terms, caller),
             // It wakes no task, since the receiver is not polled yet.
             Some(result) => drop(caller.send(result.map(|hold| self.granted(hold)))),
@@ -201,13 +203,11 @@ impl QueueClient {
             let message = "no permit is free: other callers wait for one already";
             return Err(Error::new(ErrorKind::LimitReached, message));
         }
-        if wait.queue && state.waiters.len() >= wait.max_waiting {
+        // Those for whom there may be room do not count. If there is none, the reply refuses the excess.
+        let room = (state.limit as usize).saturating_sub(state.permits.in_use());
+        if wait.queue && state.waiters.len() >= wait.max_waiting.saturating_add(room) {
             state.stats.too_many_waiting += 1;
-            let message = format!(
-                "{} callers of this process wait for a permit already",
-                wait.max_waiting
-            );
-            return Err(Error::new(ErrorKind::TooManyWaiting, message));
+            return Err(too_many_waiting(wait.max_waiting));
         }
         Ok(None)
     }

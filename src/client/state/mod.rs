@@ -13,6 +13,7 @@ pub(crate) use handoff::Shortcuts;
 pub(crate) use permit::{Hold, Terms};
 pub(crate) use permits::Permits;
 pub(crate) use releases::{Answer, Answered};
+pub(crate) use replies::too_many_waiting;
 pub(crate) use waiters::Waiters;
 
 use super::stats::Stats;
@@ -142,20 +143,27 @@ impl<C> State<C> {
 
     // --- callers ---
 
-    /// Adds a waiter.
-    pub(crate) fn join(&mut self, ticket: u64, now: Instant, terms: Terms, caller: C) {
+    /// Adds a waiter, which is refused if more than `max_waiting` waiters are queued.
+    pub(crate) fn join(
+        &mut self,
+        ticket: u64,
+        now: Instant,
+        terms: Terms,
+        max_waiting: usize,
+        caller: C,
+    ) {
         if self.waiters.is_empty() {
             self.repeat_at = now + self.lease / 3;
         }
         if !self.waiters.has_tickets_to_send() {
             self.handoff.first_unsent(now);
         }
-        self.waiters.join(ticket, now, terms, caller);
+        self.waiters.join(ticket, now, terms, max_waiting, caller);
     }
 
     /// Adds a try, which is never queued.
     pub(crate) fn join_try(&mut self, ticket: u64, now: Instant, terms: Terms, caller: C) {
-        self.tries.join(ticket, now, terms, caller);
+        self.tries.join(ticket, now, terms, usize::MAX, caller);
     }
 
     /// Removes a waiter or a try. `None` if it was served already.

@@ -63,6 +63,7 @@ impl<C> State<C> {
         for grant in &outcome.granted {
             self.granted(*grant, sent, now, &mut effects);
         }
+        self.refuse_excess(&mut effects);
         self.poll_at = (outcome.poll_after).map(|after| now + after.min(self.lease));
         // Tickets of waiters that were removed while the call was in flight were still queued.
         let ours = self.waiters.queued + self.permits.releases.queued();
@@ -196,6 +197,16 @@ impl<C> State<C> {
         }
     }
 
+    /// Refuses the newest waiters if more are queued than they accept.
+    fn refuse_excess(&mut self, effects: &mut Effects<C>) {
+        while let Some(removed) = self.waiters.remove_excess() {
+            self.stats.too_many_waiting += 1;
+            self.permits.releases.add_removed(removed.ticket, None);
+            let error = too_many_waiting(removed.max_waiting);
+            effects.refused.push((removed.caller, error));
+        }
+    }
+
     fn refuse(&mut self, removed: Vec<Waiter<C>>, error: &Error) -> Effects<C> {
         let mut effects = Effects::default();
         match error.kind() {
@@ -208,4 +219,10 @@ impl<C> State<C> {
         }
         effects
     }
+}
+
+/// The error for a caller that would wait behind too many others.
+pub(crate) fn too_many_waiting(max: usize) -> Error {
+    let message = format!("{max} callers of this process wait for a permit already");
+    Error::new(ErrorKind::TooManyWaiting, message)
 }

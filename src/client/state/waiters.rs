@@ -29,6 +29,8 @@ pub(crate) struct Waiter<C> {
     pub(crate) caller: C,
     pub(crate) terms: Terms,
     pub(crate) ticket: Ticket,
+    /// It is refused if more waiters than this are queued.
+    pub(crate) max_waiting: usize,
     since: Instant,
     /// A call that named its ticket was answered.
     answered: bool,
@@ -116,7 +118,14 @@ impl<C> Waiters<C> {
     }
 
     /// Adds a waiter. `ticket` is higher than all before, and also the waiter's number from now on.
-    pub(crate) fn join(&mut self, ticket: u64, since: Instant, terms: Terms, caller: C) {
+    pub(crate) fn join(
+        &mut self,
+        ticket: u64,
+        since: Instant,
+        terms: Terms,
+        max_waiting: usize,
+        caller: C,
+    ) {
         let waiter = Waiter {
             caller,
             terms,
@@ -124,6 +133,7 @@ impl<C> Waiters<C> {
                 number: ticket,
                 entry: None,
             },
+            max_waiting,
             since,
             answered: false,
         };
@@ -154,6 +164,14 @@ impl<C> Waiters<C> {
         let unanswered: Vec<u64> = unanswered.map(|(waiter, _)| *waiter).collect();
         let removed = unanswered.into_iter().filter_map(|w| self.remove(w));
         removed.collect()
+    }
+
+    /// Removes the newest waiter that was sent, if more waiters are queued than it accepts.
+    pub(crate) fn remove_excess(&mut self) -> Option<Waiter<C>> {
+        let (newest, waiter) = self.by_arrival.range(..self.unsent_from).next_back()?;
+        let is_excess = waiter.ticket.is_queued() && self.queued > waiter.max_waiting;
+        let newest = is_excess.then_some(*newest)?;
+        self.remove(newest)
     }
 
     /// Removes all waiters.

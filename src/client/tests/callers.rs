@@ -195,7 +195,9 @@ async fn a_refused_wait_that_is_dropped_unpolled_has_the_outcome_of_the_refusal(
         max_waiting: 0,
         ..wait(true)
     };
+    let held = semaphore.acquire().await.unwrap();
     drop(semaphore.acquire_with(&none));
+    drop(held);
     assert_eq!(
         logs.with("outcome=\"too_many_waiting\"").len(),
         1,

@@ -47,7 +47,7 @@ impl Name {
         for _ in 0..waiters {
             self.last += 1;
             let (ticket, terms) = (self.last, Terms::default());
-            self.state.join(ticket, self.now, terms, Waiter(ticket));
+            (self.state).join(ticket, self.now, terms, usize::MAX, Waiter(ticket));
         }
     }
 
@@ -317,7 +317,7 @@ fn granted_after_cancel(tries: bool, shortcuts: Shortcuts) -> (Option<(u64, u64)
     let mut name = Name::new(1, true, shortcuts);
     match tries {
         true => (name.state).join_try(1, name.now, Terms::default(), Waiter(1)),
-        false => (name.state).join(1, name.now, Terms::default(), Waiter(1)),
+        false => (name.state).join(1, name.now, Terms::default(), usize::MAX, Waiter(1)),
     }
     name.last = 1;
     let (Step::Send(sent), _) = next_step(&mut name.state, name.now, true) else {

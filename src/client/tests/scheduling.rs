@@ -116,7 +116,7 @@ impl World {
         match self.rng.random_range(0..10) {
             0..=3 => {
                 let (ticket, now) = (self.number(), self.instant());
-                (self.names[n].state).join(ticket, now, Terms::default(), ());
+                (self.names[n].state).join(ticket, now, Terms::default(), usize::MAX, ());
                 self.follow_up(n);
             }
             4..=5 => {

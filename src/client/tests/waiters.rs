@@ -9,7 +9,13 @@ const LEASE: Duration = Duration::from_secs(10);
 fn waiters(tickets: &[u64]) -> Waiters<u64> {
     let mut waiters = Waiters::default();
     for ticket in tickets {
-        waiters.join(*ticket, Instant::now(), Terms::default(), *ticket);
+        waiters.join(
+            *ticket,
+            Instant::now(),
+            Terms::default(),
+            usize::MAX,
+            *ticket,
+        );
     }
     waiters
 }

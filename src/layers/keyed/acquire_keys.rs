@@ -8,7 +8,7 @@ use crate::clock;
 use crate::layers::held_permits::{HeldPermits, WatchedPermits};
 use crate::layers::settings::Settings;
 use crate::name::Kind;
-use crate::semaphore::Acquire;
+use crate::semaphore::{Acquire, Wait};
 use crate::{Error, ErrorKind, Permit};
 use std::future::Future;
 use std::pin::Pin;
@@ -84,12 +84,16 @@ impl AcquireKeys {
                 None => match reenter(&self.keyspace, wanted, extensions(request)) {
                     Some(permit) => Some(permit),
                     None => {
-                        if settings.queue && self.waiting.is_none() {
+                        if settings.waits() && self.waiting.is_none() {
                             let max = self.settings.max_waiting_total;
-                            self.waiting = Some(self.keyspace.count_waiting(max)?);
+                            self.waiting = self.keyspace.count_waiting(max);
                         }
                         let elapsed = clock::now().saturating_duration_since(started);
-                        let wait = settings.request_after(elapsed);
+                        let wait = Wait {
+                            // Above max_waiting_total a request gets a key that is free, and waits for none.
+                            queue: self.waiting.is_some(),
+                            ..settings.request_after(elapsed)
+                        };
                         self.acquire = Some(Box::pin(self.keyspace.acquire(wanted, &wait)));
                         continue;
                     }
@@ -102,7 +106,16 @@ impl AcquireKeys {
                         // Granted so long ago that it was released or lost before this was polled: enqueue again.
                         Ok(_released) => continue,
                         Err(error) if settings.allows(&error) => None,
-                        Err(error) => return Poll::Ready(Err(with_key(error, wanted, settings))),
+                        Err(error) => {
+                            let is_excess = settings.waits() && self.waiting.is_none();
+                            return Poll::Ready(Err(match error.kind() {
+                                ErrorKind::LimitReached if is_excess => {
+                                    let max = self.settings.max_waiting_total;
+                                    self.keyspace.too_many_waiting(max)
+                                }
+                                _ => with_key(error, wanted, settings),
+                            }));
+                        }
                     }
                 }
             };

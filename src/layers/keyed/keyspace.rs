@@ -82,20 +82,20 @@ impl Keyspace {
         self.coordinator.granted(permit)
     }
 
-    /// Counts a request that begins to wait, and rejects it if `max` requests wait already.
-    pub(super) fn count_waiting(self: &Arc<Self>, max: usize) -> Result<WaitingRequest, Error> {
+    /// Counts a request that begins to wait. `None` if `max` requests wait already.
+    pub(super) fn count_waiting(self: &Arc<Self>, max: usize) -> Option<WaitingRequest> {
         let request = WaitingRequest(Arc::clone(self));
-        if self.waiting.fetch_add(1, Ordering::Relaxed) >= max {
-            return Err(Error::new(
-                ErrorKind::TooManyWaiting,
-                format!(
-                    "{max} requests of this process already wait for keys of the layer {:?}: retry later, or raise \
-                     max_waiting_total",
-                    self.name
-                ),
-            ));
-        }
-        Ok(request)
+        (self.waiting.fetch_add(1, Ordering::Relaxed) < max).then_some(request)
+    }
+
+    /// The error for a request that would wait as well.
+    pub(super) fn too_many_waiting(&self, max: usize) -> Error {
+        let message = format!(
+            "{max} requests of this process already wait for keys of the layer {:?}: retry later, or raise \
+             max_waiting_total",
+            self.name
+        );
+        Error::new(ErrorKind::TooManyWaiting, message)
     }
 }
 

@@ -140,14 +140,17 @@ impl<M, K, H, R> KeyedLayer<M, K, H, R> {
 
     /// Sets how many requests of this process may wait for one key. Further requests are rejected at once with
     /// [`TooManyWaiting`](crate::ErrorKind::TooManyWaiting). Default: 1,024.
+    ///
+    /// A request counts if there is no room for it: none is rejected while its key is free. 0 is the same as
+    /// [`reject_when_full`](Self::reject_when_full).
     #[must_use]
     pub fn max_waiting(mut self, max: usize) -> Self {
         self.settings.common.max_waiting = max;
         self
     }
 
-    /// Sets how many requests of this process may wait for all keys of this layer together. Further requests are rejected
-    /// at once with [`TooManyWaiting`](crate::ErrorKind::TooManyWaiting). Default: 16,384.
+    /// Sets how many requests of this process may wait for all keys of this layer together. A further request gets its key
+    /// if that is free, else it is rejected with [`TooManyWaiting`](crate::ErrorKind::TooManyWaiting). Default: 16,384.
     ///
     /// A request counts from the first poll of its future until it holds its keys, including the round trip to the
     /// backend. A request that re-enters its key does not count.

@@ -63,6 +63,9 @@ impl<H, R> DistributedConcurrencyLimitLayer<H, R> {
 
     /// Sets how many requests of this process may wait for this name. Further requests are rejected at once with
     /// [`TooManyWaiting`](crate::ErrorKind::TooManyWaiting). Default: 1,024.
+    ///
+    /// A request counts if there is no room for it: none is rejected while a permit is free. 0 is the same as
+    /// [`reject_when_full`](Self::reject_when_full).
     #[must_use]
     pub fn max_waiting(mut self, max: usize) -> Self {
         self.settings.max_waiting = max;

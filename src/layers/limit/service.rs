@@ -85,7 +85,7 @@ where
             self.reservation = Reservation::None;
             return inner.map_err(R::map_error);
         }
-        if self.settings.enabled && self.settings.queue {
+        if self.settings.enabled && self.settings.waits() {
             ready!(
                 self.reservation
                     .poll_ready(cx, &self.semaphore, &self.settings)

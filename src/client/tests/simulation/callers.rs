@@ -68,7 +68,7 @@ impl World {
             (node.state).join_try(ticket, now, terms, CallerEnd { caller, terms });
         } else {
             node.waiting.insert(ticket, caller);
-            (node.state).join(ticket, now, terms, CallerEnd { caller, terms });
+            (node.state).join(ticket, now, terms, usize::MAX, CallerEnd { caller, terms });
         }
         self.drive(n);
     }

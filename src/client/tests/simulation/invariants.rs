@@ -143,7 +143,7 @@ impl World {
             self.nodes[n].waiting.insert(ticket, caller);
             self.nodes[n]
                 .state
-                .join(ticket, now, terms, CallerEnd { caller, terms });
+                .join(ticket, now, terms, usize::MAX, CallerEnd { caller, terms });
             self.drive(n);
             self.run_until(self.now + 200 * MILLI);
         }
