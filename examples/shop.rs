@@ -31,7 +31,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::task::JoinSet;
 use tower::ServiceExt;
-use tower_permit::layers::keyed::OnMissingKey;
+use tower_permit::layers::keyed::path_segment;
 use tower_permit::{Coordinator, HeldKeys, KeyedMutexLayer};
 
 const STOCK: i64 = 10;
@@ -54,9 +54,10 @@ async fn main() -> Result<ExitCode, BoxError> {
     let buying = Router::new().route("/products/{id}/buy", post(buy));
     let without = buying.clone().with_state(shop.clone());
     let with = buying.with_state(shop.clone());
-    let lock = KeyedMutexLayer::new(&permits, "buy", product)?
-        .on_missing_key(OnMissingKey::Reject)
-        .reject_with_response();
+    // The key is the product as the handler parses it: `/products/2/buy`, `/products/02/buy` and `/products/+2/buy` have one key.
+    // With the text of the path as the key, the last two would bypass the lock of the first.
+    let product = path_segment(1).parse::<i64>();
+    let lock = KeyedMutexLayer::new(&permits, "buy", product)?.reject_with_response();
 
     println!("{STOCK} items, {BUYERS} concurrent buyers");
     rush(without, 1).await?;
@@ -75,12 +76,6 @@ async fn main() -> Result<ExitCode, BoxError> {
     permits.shutdown(Duration::from_secs(5)).await?;
     let correct = (stock, sold) == (0, STOCK) && refused;
     Ok(ExitCode::from(u8::from(!correct)))
-}
-
-/// The key of a purchase: the product as the handler parses it, so that `/products/2/buy`, `/products/02/buy` and
-/// `/products/+2/buy` have one key. With the text of the path as the key, the last two would bypass the lock of the first.
-fn product(request: &Request<Body>) -> Option<i64> {
-    request.uri().path().split('/').nth(2)?.parse().ok()
 }
 
 /// All buyers at once, with different spellings of the product.

@@ -55,7 +55,7 @@ pub enum ErrorKind {
     ShuttingDown,
     /// There is no tokio runtime on this thread.
     NoRuntime,
-    /// The request has no key, and the keyed layer [requires](crate::layers::keyed::OnMissingKey::Reject) one.
+    /// The request has no key, and the keyed layer requires one: see [`OnMissingKey`](crate::layers::keyed::OnMissingKey).
     MissingKey,
     /// The request's key is too long or has too many names.
     InvalidKey,

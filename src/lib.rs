@@ -61,6 +61,7 @@
 //! | `redlock` | [`Redlock`]: a mutex over several independent Redis servers | no |
 //! | `etcd` | [`Etcd`]; the build needs `protoc` | no |
 //! | `zookeeper` | [`ZooKeeper`] | no |
+//! | `axum` | [`route_param`](layers::keyed): keys by the parameters of an axum route | no |
 //! | `reqwest` | `reqwest::Response` holds its permit until the end of its body | no |
 //!
 //! [`Memory`] is always available.

@@ -12,8 +12,8 @@
 //! | data that is never wrong | a constraint, a transaction or an atomic statement in the database |
 //! | at most N requests per second | a rate limiter: permits count requests in progress, not requests that have started |
 //!
-//! A limit holds its permit until the response body has ended, so a stream counts while it is sent. The keyed layers release the
-//! key when the response is ready, so that a slow reader does not keep the key. Both can be changed
+//! A limit, keyed or not, holds its permit until the response body has ended, so a stream counts while it is sent. A keyed mutex
+//! releases the key when the response is ready, so that a slow reader does not keep the key. Both can be changed
 //! ([`release_at_response`], [`hold_until_body_end`]).
 //!
 //! A mutex is a limit of 1 with a fencing [token](crate::MutexGuard::token). A mutex and a semaphore of the same name are

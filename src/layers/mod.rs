@@ -8,8 +8,8 @@
 //!
 //! Both modules are guides. The types in this module are the two policies of a layer, which are independent of each other:
 //!
-//! * **When the permit is released** ([`HoldPolicy`]): [`UntilBodyEnd`], the default of the limit, or [`AtResponse`], the
-//!   default of the keyed layers. With `UntilBodyEnd` the response must implement [`HoldPermit`]; the body that holds the
+//! * **When the permit is released** ([`HoldPolicy`]): [`UntilBodyEnd`], the default of both limits, or [`AtResponse`],
+//!   the default of the keyed mutex. With `UntilBodyEnd` the response must implement [`HoldPermit`]; the body that holds the
 //!   permit is a [`PermitBody`].
 //! * **How a request is rejected** ([`RejectionPolicy`]): [`AsError`], the default; [`AsErrorWithHandle`], which also adds
 //!   a handle of the permit to the request's extensions; or [`AsResponse`], with a [`RejectionBody`].

@@ -166,7 +166,7 @@ fn a_request_destructor_that_panics_does_not_stop_the_driver() {
                 let name = format!("layer-{flavor:?}");
                 let mutex = KeyedMutexLayer::new(&coordinator, &name, find()).expect("a layer");
                 let limit = KeyedConcurrencyLimitLayer::new(&coordinator, &name, 1, find());
-                let limit = limit.expect("a layer");
+                let limit = limit.expect("a layer").release_at_response();
                 let inner = service_fn(async |request: Request| {
                     tokio::time::sleep(millis(300)).await;
                     drop(request);

@@ -125,13 +125,13 @@ impl Way {
             }
             Self::KeyedLimit => {
                 let layer = KeyedConcurrencyLimitLayer::new(coordinator, name, 1, key)?;
+                let layer = layer.release_at_response();
                 let service = layer.layer(inner);
                 let response = service.clone().oneshot(request).await?;
                 Held::new((layer, service), response)
             }
             Self::KeyedLimitUntilBodyEnd => {
                 let layer = KeyedConcurrencyLimitLayer::new(coordinator, name, 1, key)?;
-                let layer = layer.hold_until_body_end();
                 let service = layer.layer(inner);
                 let response = service.clone().oneshot(request).await?;
                 Held::new((layer, service), response)

@@ -8,9 +8,10 @@ use axum::routing::{get, post};
 use axum::{Extension, Router};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use test_support::HANG_GUARD;
 use tokio::time::timeout;
-use tower_permit::layers::keyed::{OnMissingKey, path_segment, query};
-use tower_permit::{Coordinator, HeldKeys, KeyedMutexLayer, Memory};
+use tower_permit::layers::keyed::{header, path_segment, query};
+use tower_permit::{Coordinator, HeldKeys, KeyedConcurrencyLimitLayer, KeyedMutexLayer, Memory};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_shop_sells_exactly_its_stock() {
@@ -78,10 +79,7 @@ async fn within_nest_a_layer_sees_the_path_without_the_prefix() {
 async fn rejections_are_responses() {
     let permits = permits();
     let layer = KeyedMutexLayer::new(&permits, "buy", query("id")).unwrap();
-    let layer = layer
-        .reject_when_full()
-        .on_missing_key(OnMissingKey::Reject)
-        .reject_with_response();
+    let layer = layer.reject_when_full().reject_with_response();
     let (entered, mut inside) = tokio::sync::mpsc::unbounded_channel();
     let handler = move || {
         let entered = entered.clone();
@@ -117,13 +115,6 @@ async fn a_client_sees_an_error_for_a_cut_body() {
         .build()
         .unwrap();
     let layer = KeyedMutexLayer::new(&permits, "read", path_segment(1)).unwrap();
-    let endless = || async {
-        let pieces = futures_util::stream::unfold((), |()| async {
-            tokio::time::sleep(millis(2)).await;
-            Some((Ok::<_, std::convert::Infallible>("piece\n"), ()))
-        });
-        axum::body::Body::from_stream(pieces)
-    };
     let app = Router::new()
         .route("/files/{name}", get(endless))
         .layer(layer.clone().hold_until_body_end().reject_with_response());
@@ -145,6 +136,41 @@ async fn a_client_sees_an_error_for_a_cut_body() {
     };
     let end = timeout(secs(10), rest).await.expect("an end");
     assert!(end.is_err(), "cut, not complete");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_counts_towards_its_tenants_limit_until_its_end() {
+    let permits = permits();
+    let layer = KeyedConcurrencyLimitLayer::new(&permits, "tenant", 1, header("x-tenant")).unwrap();
+    let layer = layer.reject_when_full().reject_with_response();
+    let app = Router::new().route("/", get(endless)).layer(layer);
+    let url = format!("http://{}", serve(app).await);
+    let client = reqwest::Client::new();
+    let get = async |tenant: Option<&str>| {
+        let request = client.get(&url);
+        let request = match tenant {
+            Some(tenant) => request.header("x-tenant", tenant),
+            None => request,
+        };
+        request.send().await.unwrap()
+    };
+    let mut first = get(Some("a")).await;
+    assert!(first.chunk().await.unwrap().is_some());
+    assert_eq!(get(Some("a")).await.status(), 429);
+    assert_eq!(get(Some("b")).await.status(), 200);
+    // Without a key the limit cannot be avoided.
+    assert_eq!(get(None).await.status(), 400);
+    drop(first);
+    let free = async { while get(Some("a")).await.status() != 200 {} };
+    timeout(HANG_GUARD, free).await.expect("it is released");
+}
+
+async fn endless() -> axum::body::Body {
+    let pieces = futures_util::stream::unfold((), |()| async {
+        tokio::time::sleep(millis(2)).await;
+        Some((Ok::<_, std::convert::Infallible>("piece\n"), ()))
+    });
+    axum::body::Body::from_stream(pieces)
 }
 
 /// A coordinator for a server that does not exist.

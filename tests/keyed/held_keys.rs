@@ -8,7 +8,7 @@ use std::future::{Ready, ready};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tower::{Layer, ServiceBuilder, ServiceExt};
-use tower_permit::layers::keyed::{key_fn, path, path_segment};
+use tower_permit::layers::keyed::{OnMissingKey, key_fn, path, path_segment};
 use tower_permit::{ErrorKind, HeldKeys, Key, KeyedConcurrencyLimitLayer, KeyedMutexLayer};
 
 /// Records the last request of a service.
@@ -51,7 +51,8 @@ async fn each_layer_adds_its_keys() {
     let service = ServiceBuilder::new()
         .layer(
             KeyedConcurrencyLimitLayer::new(&permits, "tenant", 3, |_: &Request<()>| "acme")
-                .unwrap(),
+                .unwrap()
+                .release_at_response(),
         )
         .layer(KeyedMutexLayer::new(&permits, "buy", products).unwrap())
         .service(recorder.service());
@@ -143,6 +144,7 @@ async fn a_reentering_request_does_not_wait_and_is_not_counted() {
 async fn an_inner_limit_counts_its_request_once() {
     let (permits, shop) = (permits(), Shop::default());
     let layer = KeyedConcurrencyLimitLayer::new(&permits, "tenant", 2, path_segment(1)).unwrap();
+    let layer = layer.release_at_response();
     let service = layer.layer(layer.layer(shop.service(millis(10))));
     let tasks = [(); 20].map(|()| tokio::spawn(service.clone().oneshot(buy("7"))));
     for task in tasks {
@@ -235,7 +237,7 @@ async fn a_handler_finds_held_keys_even_if_empty() {
     let layer = mutex(&permits);
     let disabled = layer.clone().enabled(false).layer(found.clone());
     disabled.oneshot(buy("7")).await.unwrap();
-    let service = layer.layer(found);
+    let service = layer.on_missing_key(OnMissingKey::Pass).layer(found);
     service.oneshot(crate::shop::request("/")).await.unwrap();
 }
 

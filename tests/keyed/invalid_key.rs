@@ -14,7 +14,7 @@ where
 {
     let (permits, shop) = (permits(), Shop::default());
     let layer = KeyedConcurrencyLimitLayer::new(&permits, "buy", 1, extractor).unwrap();
-    let layer = layer.on_missing_key(OnMissingKey::Reject);
+    let layer = layer.release_at_response();
     let inner = shop.service(millis(1));
     let mut service = layer.clone().layer(inner.clone());
     ready(&mut service).await.expect("always ready");
@@ -165,9 +165,10 @@ async fn a_required_key_is_missing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_missing_key_passes_by_default() {
+async fn a_missing_key_passes_if_set() {
     let (permits, shop) = (permits(), Shop::default());
     let layer = KeyedMutexLayer::new(&permits, "buy", query("id")).unwrap();
+    let layer = layer.on_missing_key(OnMissingKey::Pass);
     let service = layer.layer(shop.service(secs(1)));
     let both = [(); 2].map(|()| tokio::spawn(service.clone().oneshot(buy("7"))));
     settle().await;

@@ -57,6 +57,7 @@ async fn on_lost_continue_is_an_option_for_a_mutex_and_the_default_for_a_limit()
 
     let segment = tower_permit::layers::keyed::path_segment(1);
     let layer = KeyedConcurrencyLimitLayer::new(&permits, "buy", 1, segment).unwrap();
+    let layer = layer.release_at_response();
     let request = tokio::spawn(layer.layer(shop.service(secs(60))).oneshot(buy("7")));
     settle().await;
     evict(&layer, "7").await;

@@ -106,7 +106,7 @@ async fn layers_with_different_names_are_independent() {
         inside.push(tokio::spawn(service.oneshot(buy("7"))));
     }
     let limit = KeyedConcurrencyLimitLayer::new(&permits, "buy", 1, path_segment(1)).unwrap();
-    let service = limit.layer(shop.service(secs(1)));
+    let service = limit.release_at_response().layer(shop.service(secs(1)));
     inside.push(tokio::spawn(service.oneshot(buy("7"))));
     let own = permits.mutex("buy+7").unwrap().lock().await.unwrap();
     settle().await;
@@ -133,7 +133,7 @@ async fn each_tenant_has_its_limit_and_delays_no_other() {
     let (permits, shop) = (permits(), Shop::default());
     let tenant = header(HeaderName::from_static("x-tenant"));
     let layer = KeyedConcurrencyLimitLayer::new(&permits, "tenant", 3, tenant).unwrap();
-    let service = layer.layer(shop.service(millis(10)));
+    let service = layer.release_at_response().layer(shop.service(millis(10)));
     let start = Instant::now();
     let tenants: Vec<_> = (0..20).map(|tenant| format!("tenant {tenant}")).collect();
     let mut tasks = Vec::new();
@@ -175,7 +175,7 @@ async fn a_key_may_have_its_own_limit() {
         }
     };
     let layer = KeyedConcurrencyLimitLayer::new(&permits, "tenant", 1, plan).unwrap();
-    let service = layer.layer(shop.service(millis(10)));
+    let service = layer.release_at_response().layer(shop.service(millis(10)));
     let tasks: Vec<_> = (0..30)
         .map(|n| request(["/tenants/small", "/tenants/large", "/tenants/free"][n % 3]))
         .map(|request| tokio::spawn(service.clone().oneshot(request)))

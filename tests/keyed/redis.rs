@@ -51,7 +51,8 @@ async fn two_processes_share_the_limit_of_a_tenant() {
     let services = [(); 2].map(|()| {
         let tenant = header(http::HeaderName::from_static("x-tenant"));
         let layer = KeyedConcurrencyLimitLayer::new(&permits(&server), "tenant", 3, tenant);
-        layer.unwrap().layer(shop.service(millis(5)))
+        let layer = layer.unwrap().release_at_response();
+        layer.layer(shop.service(millis(5)))
     });
     let tasks: Vec<_> = (0..400)
         .map(|n| {
@@ -81,7 +82,8 @@ async fn unused_keys_leave_nothing_in_redis() {
     let lease = 5 * LEASE;
     let permits = with_lease(&server, lease);
     let limit = KeyedConcurrencyLimitLayer::new(&permits, "tenant", 3, path_segment(1));
-    let service = mutex(&permits).layer(limit.unwrap().layer(shop.service(Duration::ZERO)));
+    let limit = limit.unwrap().release_at_response();
+    let service = mutex(&permits).layer(limit.layer(shop.service(Duration::ZERO)));
     let requests = (0..5_000).map(|n| service.clone().oneshot(buy(&n.to_string())));
     let mut answers = futures_util::stream::iter(requests).buffer_unordered(200);
     while let Some(answer) = answers.next().await {

@@ -8,7 +8,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tower_permit::layers::keyed::{OnMissingKey, PathSegment};
+use tower_permit::layers::keyed::{PathSegment, path_segment};
 use tower_permit::{Coordinator, HeldKeys, KeyedMutexLayer, Memory};
 
 pub(crate) fn permits() -> Coordinator {
@@ -103,13 +103,11 @@ pub(crate) async fn all_free(permits: &Coordinator, products: &[&str]) -> bool {
     true
 }
 
-/// The key of the mutex example: the product as the handler parses it.
-fn product(request: &Request<axum::body::Body>) -> Option<u64> {
-    request.uri().path().split('/').nth(2)?.parse().ok()
-}
-
-#[tokio::test(start_paused = true)]
-async fn spellings_of_one_product_exclude_each_other() {
+/// Sends spellings of one product to `{prefix}/products/{id}/buy` of an app with this lock, and of texts that are no product.
+async fn buy_by_all_spellings<K>(product: K, prefix: &str)
+where
+    K: tower_permit::layers::keyed::KeyExtractor<Request<axum::body::Body>> + Send + Sync + 'static,
+{
     use axum::Router;
     use axum::body::Body;
     use axum::extract::Path;
@@ -128,28 +126,46 @@ async fn spellings_of_one_product_exclude_each_other() {
     };
     let lock = KeyedMutexLayer::new(&permits(), "buy", product)
         .expect("a layer")
-        .on_missing_key(OnMissingKey::Reject)
         .reject_with_response();
-    let app = Router::new()
+    let shop = Router::new()
         .route("/products/{id}/buy", post(handler))
         .route_layer(lock);
+    let app = match prefix {
+        "" => shop,
+        _ => Router::new().nest(prefix, shop),
+    };
     let buy = |product: &str| {
-        let request = Request::post(format!("/products/{product}/buy"));
+        let request = Request::post(format!("{prefix}/products/{product}/buy"));
         tokio::spawn(app.clone().oneshot(request.body(Body::empty()).unwrap()))
     };
-    for response in ["7", "07", "+7", "007"].map(buy) {
+    for response in ["7", "07", "+7", "007", "%37"].map(buy) {
         let response = response.await.unwrap().unwrap();
         assert_eq!(response.status(), 200);
         let body = axum::body::to_bytes(response.into_body(), 10).await;
         assert_eq!(body.unwrap(), "7");
     }
     assert_eq!(inside.peak(), 1);
-    // axum decodes `%37` to `7`. The extractor does not, so the request is rejected instead of bypassing the lock.
-    for product in ["%37", "x", "-7"] {
-        assert_eq!(
-            buy(product).await.unwrap().unwrap().status(),
-            400,
-            "{product}"
-        );
+    for product in ["x", "-7", "%FF"] {
+        let response = buy(product).await.unwrap().unwrap();
+        assert_eq!(response.status(), 400, "{product}");
+    }
+    // Another product does not wait.
+    let (one, other) = (buy("7"), buy("8"));
+    one.await.unwrap().unwrap();
+    other.await.unwrap().unwrap();
+    assert_eq!(inside.peak(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn spellings_of_one_product_exclude_each_other() {
+    buy_by_all_spellings(path_segment(1).parse::<u64>(), "").await;
+}
+
+#[cfg(feature = "axum")]
+#[tokio::test(start_paused = true)]
+async fn a_route_parameter_is_found_in_nested_routers() {
+    use tower_permit::layers::keyed::route_param;
+    for prefix in ["", "/api/v1"] {
+        buy_by_all_spellings(route_param("id").parse::<u64>(), prefix).await;
     }
 }

@@ -54,22 +54,13 @@ pub trait IntoKey {
 /// Extracts the key of a request.
 ///
 /// For HTTP requests it is implemented by closures with an explicit argument type, by [`path`](super::path),
-/// [`path_segment`](super::path_segment), [`header`](super::header) and [`query`](super::query), and by tuples of
-/// extractors: their keys are joined and must all be present. For other requests, [`key_fn`] wraps a closure.
+/// [`path_segment`](super::path_segment), [`header`](super::header) and [`query`](super::query), by `route_param` with the
+/// feature `axum`, and by tuples of extractors: their keys are joined and must all be present. For other requests,
+/// [`key_fn`] wraps a closure.
 ///
 /// Requests about one thing must have one key: extract what the handler compares, not the text it parses. If a handler
-/// parses a number, `7`, `07` and `+7` are one number and must be one key:
-///
-/// ```
-/// use http::Request;
-///
-/// fn product<B>(request: &Request<B>) -> Option<u64> {
-///     request.uri().path().split('/').nth(2)?.parse().ok()
-/// }
-/// ```
-///
-/// Combine such an extractor with [`OnMissingKey::Reject`](super::OnMissingKey::Reject), so that a request that does not
-/// parse is rejected.
+/// parses a number, `7`, `07` and `+7` are one number and must be one key: see [`parse`](super::PathSegment::parse). A
+/// request that does not parse has no key, and is rejected by default ([`OnMissingKey`](super::OnMissingKey)).
 ///
 /// ```
 /// use http::Request;
@@ -81,7 +72,7 @@ pub trait IntoKey {
 ///
 /// let request = Request::post("/products/7/buy?coupon=3").header("x-tenant", "acme").body(()).unwrap();
 /// is_extractor(path_segment(1), &request);
-/// is_extractor((header(http::HeaderName::from_static("x-tenant")), path_segment(1)), &request);
+/// is_extractor((header("x-tenant"), path_segment(1).parse::<u64>()), &request);
 /// is_extractor(|request: &Request<()>| request.uri().path().len(), &request);
 /// is_extractor(|request: &Request<()>| request.uri().query().map(str::to_owned), &request);
 /// ```

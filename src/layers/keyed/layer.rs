@@ -19,19 +19,13 @@ use tower_layer::Layer;
 ///
 /// ```
 /// use std::time::Duration;
-/// use http::Request;
-/// use tower_permit::layers::keyed::OnMissingKey;
+/// use tower_permit::layers::keyed::path_segment;
 /// use tower_permit::{Coordinator, KeyedMutexLayer, Memory};
-///
-/// /// The product that the handler will parse: `7`, `07` and `+7` are one key.
-/// fn product(request: &Request<String>) -> Option<u64> {
-///     request.uri().path().split('/').nth(2)?.parse().ok()
-/// }
 ///
 /// # fn main() -> Result<(), tower_permit::Error> {
 /// let permits = Coordinator::new(Memory::new());
-/// let one_purchase_per_product = KeyedMutexLayer::new(&permits, "buy", product)?
-///     .on_missing_key(OnMissingKey::Reject)
+/// // What the handler parses: `7`, `07` and `+7` are one key.
+/// let one_purchase_per_product = KeyedMutexLayer::new(&permits, "buy", path_segment(1).parse::<u64>())?
 ///     .wait_timeout(Duration::from_secs(3))
 ///     .max_waiting(100)
 ///     .reject_with_response();
@@ -45,14 +39,13 @@ pub type KeyedMutexLayer<K, H = AtResponse, R = AsError> = KeyedLayer<Exclusive,
 /// Applies a keyed concurrency limit to a service: at most `limit` concurrent requests for each key, over all processes.
 ///
 /// ```
-/// use http::{HeaderName, Request};
+/// use http::Request;
 /// use tower_permit::layers::keyed::header;
 /// use tower_permit::{Coordinator, Key, KeyedConcurrencyLimitLayer, Memory};
 ///
 /// # fn main() -> Result<(), tower_permit::Error> {
 /// let permits = Coordinator::new(Memory::new());
-/// let per_tenant =
-///     KeyedConcurrencyLimitLayer::new(&permits, "tenant", 3, header(HeaderName::from_static("x-tenant")))?;
+/// let per_tenant = KeyedConcurrencyLimitLayer::new(&permits, "tenant", 3, header("x-tenant"))?;
 ///
 /// // Or with a limit for each account:
 /// #[derive(Clone)]
@@ -72,14 +65,15 @@ pub type KeyedMutexLayer<K, H = AtResponse, R = AsError> = KeyedLayer<Exclusive,
 /// ```
 ///
 /// [`KeyedLayer`] documents the methods, the [module](self::super) is the guide.
-pub type KeyedConcurrencyLimitLayer<K, H = AtResponse, R = AsError> = KeyedLayer<Limited, K, H, R>;
+pub type KeyedConcurrencyLimitLayer<K, H = UntilBodyEnd, R = AsError> =
+    KeyedLayer<Limited, K, H, R>;
 
 /// The type of [`KeyedMutexLayer`] and [`KeyedConcurrencyLimitLayer`].
 ///
 /// `M` is [`Exclusive`] or [`Limited`], `K` the [`KeyExtractor`](super::KeyExtractor), `H` the
 /// [`HoldPolicy`](crate::layers::HoldPolicy), `R` the [`RejectionPolicy`](crate::layers::RejectionPolicy).
-/// [`hold_until_body_end`](Self::hold_until_body_end) and [`reject_with_response`](Self::reject_with_response) change the
-/// policies. See the [module](self::super) for the guide.
+/// [`hold_until_body_end`](Self::hold_until_body_end), [`release_at_response`](Self::release_at_response) and
+/// [`reject_with_response`](Self::reject_with_response) change the policies. See the [module](self::super) for the guide.
 ///
 /// Creating a layer and wrapping a service neither connects nor spawns. Layers with one name and one backend share their
 /// keys, in all processes. Layers with different names are independent.
@@ -109,7 +103,7 @@ impl<K> KeyedLayer<Exclusive, K> {
     }
 }
 
-impl<K> KeyedLayer<Limited, K> {
+impl<K> KeyedLayer<Limited, K, UntilBodyEnd> {
     /// Creates a layer with a limit for each key that `extractor` returns, with the defaults of the methods below. `name`
     /// is the layer's name: the same key in a layer with another name is another key. A key may have another limit than
     /// the layer ([`Key::with_limit`](super::Key::with_limit)).
@@ -193,7 +187,7 @@ impl<M, K, H, R> KeyedLayer<M, K, H, R> {
         self
     }
 
-    /// Sets what happens to a request without a key. Default: [`OnMissingKey::Pass`].
+    /// Sets what happens to a request without a key. Default: [`OnMissingKey::Reject`].
     #[must_use]
     pub fn on_missing_key(mut self, action: OnMissingKey) -> Self {
         self.settings.on_missing_key = action;
@@ -217,12 +211,21 @@ impl<M, K, H, R> KeyedLayer<M, K, H, R> {
         self
     }
 
-    /// Holds the key until the response's body has ended, instead of releasing it when the response is ready.
+    /// Holds the key until the response's body has ended: the default of the keyed limit.
     ///
-    /// Use it if the work on the key continues while the body streams. A slow reader of the body then delays all other
-    /// requests for the key.
+    /// Use it with a mutex if the work on the key continues while the body streams. A slow reader of the body then delays
+    /// all other requests for the key.
     #[must_use]
     pub fn hold_until_body_end(self) -> KeyedLayer<M, K, UntilBodyEnd, R> {
+        self.with_policies()
+    }
+
+    /// Releases the key when the response is ready: the default of the keyed mutex, so that a slow reader of the body does
+    /// not delay other requests for the key.
+    ///
+    /// Requests for services with responses other than `http::Response` need this.
+    #[must_use]
+    pub fn release_at_response(self) -> KeyedLayer<M, K, AtResponse, R> {
         self.with_policies()
     }
 
@@ -273,7 +276,7 @@ impl<M, K, H, R> KeyedLayer<M, K, H, R> {
     }
 }
 
-impl<M, K> KeyedLayer<M, K> {
+impl<M, K, H> KeyedLayer<M, K, H> {
     fn with_keyspace(keyspace: Keyspace, on_lost: OnLost, extractor: K) -> Self {
         Self {
             keyspace: Arc::new(keyspace),

@@ -5,22 +5,15 @@
 //! One purchase of a product at a time, over the whole fleet. Purchases of different products do not wait for each other.
 //!
 //! ```
-//! use axum::{Router, body::Body, routing::post};
-//! use http::Request;
-//! use tower_permit::layers::keyed::OnMissingKey;
+//! use axum::{Router, routing::post};
+//! use tower_permit::layers::keyed::path_segment;
 //! use tower_permit::{Coordinator, KeyedMutexLayer, Memory};
-//!
-//! /// The product as the handler parses it: `7`, `07` and `+7` are one key.
-//! fn product(request: &Request<Body>) -> Option<u64> {
-//!     request.uri().path().split('/').nth(2)?.parse().ok()
-//! }
 //!
 //! # async fn buy(_: axum::extract::Path<u64>) {}
 //! # fn main() -> Result<(), tower_permit::Error> {
 //! let permits = Coordinator::new(Memory::new()); // `Redis` for a fleet
-//! let lock = KeyedMutexLayer::new(&permits, "buy", product)?
-//!     .on_missing_key(OnMissingKey::Reject)
-//!     .reject_with_response();
+//! // The product as the handler parses it: `7`, `07` and `+7` are one key.
+//! let lock = KeyedMutexLayer::new(&permits, "buy", path_segment(1).parse::<u64>())?.reject_with_response();
 //!
 //! let app: Router = Router::new().route("/products/{id}/buy", post(buy)).route_layer(lock);
 //! # Ok(())
@@ -32,8 +25,8 @@
 //!
 //! # The key
 //!
-//! A [`KeyExtractor`] returns it: [`path_segment`], [`path`], [`header`], [`query`], a tuple of extractors with joined keys, or a
-//! closure:
+//! A [`KeyExtractor`] returns it: [`path_segment`], [`path`], [`header`], [`query`], with the feature `axum` `route_param`, a
+//! tuple of extractors with joined keys, or a closure:
 //!
 //! ```
 //! use http::Request;
@@ -58,11 +51,11 @@
 //! it does not get all, those acquired before are released.
 //!
 //! Two requests for one thing must have one key, byte by byte. The extractors of this module compare text: they decode it,
-//! as each of them documents, and none changes the case. If the handler parses the text, extract what it parses, as the
-//! example does: with `path_segment(1)`, `/products/07/buy` would bypass the lock of `/products/7/buy`.
+//! as each of them documents, and none changes the case. If the handler parses the text, [parse](PathSegment::parse) it in the
+//! extractor, as the example does: with `path_segment(1)`, `/products/07/buy` would bypass the lock of `/products/7/buy`.
 //!
-//! A request without a key is admitted without a permit, or rejected with [`OnMissingKey::Reject`]. Reject if the client
-//! chooses the key and a request without one could do damage.
+//! A request without a key is rejected, or admitted without a permit with [`OnMissingKey::Pass`]. Pass only if the client does
+//! not choose the key: else it would avoid its limit by leaving it out.
 //!
 //! In a nested router (`axum::Router::nest`) a layer sees the path without the prefix: see [`path_segment`].
 //!
@@ -78,9 +71,11 @@
 //! A clone of the inner service is made ready and called once the request holds its key, so a waiting request does not
 //! occupy the inner service. For that the inner service must be [`Clone`].
 //!
-//! The key is released when the response is ready, so that a slow reader of the body does not delay other requests; with
-//! [`hold_until_body_end`](KeyedLayer::hold_until_body_end), when the body has ended. It is also released when the inner
-//! service fails, when the future is dropped, and at the latest after [`max_hold`](KeyedLayer::max_hold).
+//! A keyed limit releases its permit when the response's body has ended, since the request uses resources until then; a keyed
+//! mutex when the response is ready, so that a slow reader of the body does not delay other requests.
+//! [`hold_until_body_end`](KeyedLayer::hold_until_body_end) and [`release_at_response`](KeyedLayer::release_at_response)
+//! change this. The permit is also released when the inner service fails, when the future is dropped, and at the latest after
+//! [`max_hold`](KeyedLayer::max_hold).
 //!
 //! An unused key keeps no state, so there may be any number of keys.
 //!
@@ -170,14 +165,20 @@ mod held_keys;
 mod key;
 mod keyspace;
 mod layer;
+#[cfg(feature = "axum")]
+mod route_param;
 mod service;
 mod settings;
 
-pub use extract::{Header, Path, PathSegment, Query, header, path, path_segment, query};
+pub use extract::{
+    Header, IntoHeaderName, Parsed, Path, PathSegment, Query, header, path, path_segment, query,
+};
 pub use future::ResponseFuture;
 pub use held_keys::{HeldKey, HeldKeys};
 pub use key::{IntoKey, Key, KeyExtractor, KeyFn, key_fn};
 pub use layer::{KeyedConcurrencyLimitLayer, KeyedLayer, KeyedMutexLayer};
+#[cfg(feature = "axum")]
+pub use route_param::{RouteParam, route_param};
 pub use service::{Exclusive, Keyed, KeyedConcurrencyLimit, KeyedMutex, Limited};
 pub use settings::OnMissingKey;
 
@@ -196,6 +197,7 @@ mod tests {
         let id = key_fn(|id: &u32| *id);
         let mutex = KeyedMutexLayer::new(&permits, "buy", id).unwrap();
         let limit = KeyedConcurrencyLimitLayer::new(&permits, "tenant", 3, id).unwrap();
+        let limit = limit.release_at_response();
         let inner = service_fn(|_: u32| async { Ok::<_, Infallible>(()) });
         let mut service = mutex.layer(limit.layer(inner));
         // 50,000 keys for each layer.

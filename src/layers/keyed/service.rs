@@ -7,7 +7,7 @@ use super::key::KeyExtractor;
 use super::keyspace::Keyspace;
 use super::settings::{KeyedSettings, OnMissingKey};
 use crate::layers::rejection::{AsError, RejectionPolicy};
-use crate::layers::response::{AtResponse, HoldPolicy};
+use crate::layers::response::{AtResponse, HoldPolicy, UntilBodyEnd};
 use crate::{Error, ErrorKind};
 use std::fmt;
 use std::marker::PhantomData;
@@ -22,7 +22,7 @@ pub type KeyedMutex<S, K, H = AtResponse, R = AsError> = Keyed<Exclusive, S, K, 
 
 /// Middleware that limits the concurrent requests of each key. Created by
 /// [`KeyedConcurrencyLimitLayer`](super::KeyedConcurrencyLimitLayer); see the [module](self::super) for the guide.
-pub type KeyedConcurrencyLimit<S, K, H = AtResponse, R = AsError> = Keyed<Limited, S, K, H, R>;
+pub type KeyedConcurrencyLimit<S, K, H = UntilBodyEnd, R = AsError> = Keyed<Limited, S, K, H, R>;
 
 /// The type of [`KeyedMutex`] and [`KeyedConcurrencyLimit`]. `S` is the inner service; the other parameters are those of
 /// [`KeyedLayer`](super::KeyedLayer).

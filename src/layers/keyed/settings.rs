@@ -6,11 +6,12 @@ use crate::layers::settings::{OnLost, Settings};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum OnMissingKey {
-    /// Admits it without a permit. The default.
+    /// Rejects it with [`ErrorKind::MissingKey`](crate::ErrorKind::MissingKey); as a response, with status 400. The default:
+    /// else a client would avoid its limit by leaving out the key.
     #[default]
-    Pass,
-    /// Rejects it with [`ErrorKind::MissingKey`](crate::ErrorKind::MissingKey); as a response, with status 400.
     Reject,
+    /// Admits it without a permit.
+    Pass,
 }
 
 /// The settings of one keyed layer, copied into its services.
