@@ -52,10 +52,14 @@
 //!
 //! # Timeout
 //!
-//! `tower::timeout` outside a limit does not bound the wait: its clock starts at `call`, and the limit waits in `poll_ready`. Use
-//! `wait_timeout` for that. Where the wait takes place in the future, the timeout covers it: for a layer that is added by a
-//! separate `Router::layer` call in axum, which makes a service ready inside its future; with [`reject_when_full`]; and for the
-//! keyed layers, which are always ready. A request that times out while it waits leaves the queue.
+//! `tower::timeout` outside a limit does not bound the wait: its clock starts at `call`, and the limit waits in `poll_ready`.
+//! `wait_timeout` bounds it. Where the wait takes place in the future, the timeout covers it: with [`acquire_in_call`]; for a
+//! layer that is added by a separate `Router::layer` call in axum, which makes a service ready inside its future; with
+//! [`reject_when_full`]; and for the keyed layers, which are always ready. A request that times out while it waits leaves the
+//! queue. The timeout of `tonic::transport::Server` is outside all layers: use [`acquire_in_call`].
+//!
+//! A request's own deadline bounds its wait in the future as well: a `grpc-timeout` header, or a
+//! [`Deadline`](crate::layers::Deadline) in its extensions.
 //!
 //! # Retry
 //!
@@ -67,8 +71,8 @@
 //! # LoadShed
 //!
 //! `tower::load_shed` rejects a request if the service is not ready at the first poll. A permit that needs a round trip never is,
-//! so outside a limit that waits it rejects nearly everything. Use [`reject_when_full`]: readiness is then that of the inner
-//! service, and the single try is made in the future. Inside a limit `load_shed` works as usual.
+//! so outside a limit that waits it rejects nearly everything. Use [`reject_when_full`] or [`acquire_in_call`]: readiness is then
+//! that of the inner service, and the permit is acquired in the future. Inside a limit `load_shed` works as usual.
 //!
 //! # Buffer
 //!
@@ -104,5 +108,6 @@
 //!
 //! [`wait_timeout`]: crate::DistributedConcurrencyLimitLayer::wait_timeout
 //! [`max_waiting`]: crate::DistributedConcurrencyLimitLayer::max_waiting
+//! [`acquire_in_call`]: crate::DistributedConcurrencyLimitLayer::acquire_in_call
 //! [`reject_when_full`]: crate::DistributedConcurrencyLimitLayer::reject_when_full
 //! [`reservation_ttl`]: crate::DistributedConcurrencyLimitLayer::reservation_ttl

@@ -1,5 +1,6 @@
 //! How a layer rejects a request: with an error, or with an HTTP or gRPC response.
 
+use super::deadline::Deadline;
 use crate::{BoxError, Error, ErrorKind, Permit};
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
@@ -26,6 +27,9 @@ pub trait RejectionPolicy<Req, Res, E>: sealed::Sealed {
 
     #[doc(hidden)]
     fn protocol(request: &Req) -> Protocol;
+    /// Returns the request's own deadline.
+    #[doc(hidden)]
+    fn deadline(request: &Req) -> Option<Deadline>;
     /// Adds a handle of the permit to the request.
     #[doc(hidden)]
     fn expose_permit(request: &mut Req, permit: &Permit);
@@ -125,6 +129,10 @@ impl<Req, Res, E: Into<BoxError>> RejectionPolicy<Req, Res, E> for AsError {
         Protocol::Http
     }
 
+    fn deadline(_request: &Req) -> Option<Deadline> {
+        None
+    }
+
     #[inline]
     fn expose_permit(_request: &mut Req, _permit: &Permit) {}
 
@@ -148,6 +156,10 @@ impl<A, Res, E: Into<BoxError>> RejectionPolicy<http::Request<A>, Res, E> for As
     #[inline]
     fn protocol(request: &http::Request<A>) -> Protocol {
         <AsError as RejectionPolicy<_, Res, E>>::protocol(request)
+    }
+
+    fn deadline(request: &http::Request<A>) -> Option<Deadline> {
+        Deadline::of(request)
     }
 
     #[inline]
@@ -176,6 +188,10 @@ impl<A, B, E> RejectionPolicy<http::Request<A>, http::Response<B>, E> for AsResp
     #[inline]
     fn protocol(request: &http::Request<A>) -> Protocol {
         Protocol::of(request.headers())
+    }
+
+    fn deadline(request: &http::Request<A>) -> Option<Deadline> {
+        Deadline::of(request)
     }
 
     #[inline]

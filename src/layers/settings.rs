@@ -1,5 +1,6 @@
 //! The settings that all layers have, and the waits they lead to.
 
+use crate::layers::deadline::Deadline;
 use crate::semaphore::{Terms, Wait};
 use crate::{Error, ErrorKind};
 use std::time::Duration;
@@ -41,6 +42,8 @@ pub(crate) struct Settings {
     pub(crate) enabled: bool,
     /// `false`: no request waits. `call`'s future tries once, and `poll_ready` acquires nothing.
     pub(crate) queue: bool,
+    /// `poll_ready` acquires nothing, and requests wait in `call`'s future.
+    pub(crate) acquire_in_call: bool,
     pub(crate) wait_timeout: Duration,
     pub(crate) max_waiting: usize,
     pub(crate) max_hold: Duration,
@@ -78,6 +81,7 @@ impl Default for Settings {
         Self {
             enabled: true,
             queue: true,
+            acquire_in_call: false,
             wait_timeout: Duration::from_secs(30),
             max_waiting: 1024,
             max_hold: Duration::from_secs(600),
@@ -100,6 +104,12 @@ impl Settings {
         self.queue && self.max_waiting > 0
     }
 
+    /// Returns whether `poll_ready` waits for a permit.
+    #[inline]
+    pub(crate) fn reserves(&self) -> bool {
+        self.enabled && self.waits() && !self.acquire_in_call
+    }
+
     /// The wait of `poll_ready`. Its permit is reserved until `call` claims it.
     pub(crate) fn reservation(&self) -> Wait {
         self.wait(self.reservation_ttl)
@@ -114,18 +124,14 @@ impl Settings {
         }
     }
 
-    /// The wait of a request in its own future.
-    pub(crate) fn request(&self) -> Wait {
-        self.wait(CLAIM_WITHIN)
-    }
-
-    /// The wait of a request that has already waited for `elapsed`.
-    pub(crate) fn request_after(&self, elapsed: Duration) -> Wait {
-        let wait = self.request();
-        Wait {
-            timeout: wait.timeout.map(|timeout| timeout.saturating_sub(elapsed)),
-            ..wait
-        }
+    /// The wait of a request in its own future, which has already waited for `elapsed`.
+    pub(crate) fn request(&self, elapsed: Duration, deadline: Option<Deadline>) -> Wait {
+        let wait = self.wait(CLAIM_WITHIN);
+        let left = deadline.map_or(Duration::MAX, Deadline::remaining);
+        let timeout = wait
+            .timeout
+            .map(|all| all.saturating_sub(elapsed).min(left));
+        Wait { timeout, ..wait }
     }
 
     fn wait(&self, reserve: Duration) -> Wait {

@@ -54,6 +54,35 @@ async fn the_wait_timeout_covers_all_names() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_request_waits_until_its_deadline() {
+    let (permits, shop) = (permits(), Shop::default());
+    let service = mutex(&permits).layer(shop.service(secs(60)));
+    let first = tokio::spawn(service.clone().oneshot(buy("7")));
+    settle().await;
+    let mut request = buy("7");
+    let deadline = tower_permit::layers::Deadline::after(millis(200));
+    request.extensions_mut().insert(deadline);
+    let start = Instant::now();
+    let error = service.clone().oneshot(request).await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "no permit for buy+7 became free before the request's deadline"
+    );
+    assert!((millis(200)..millis(210)).contains(&start.elapsed()));
+    let service = mutex(&permits)
+        .reject_with_response()
+        .layer(shop.service(secs(1)));
+    let mut request = buy("7");
+    let timeout = "300m".parse().unwrap();
+    request.headers_mut().insert("grpc-timeout", timeout);
+    let start = Instant::now();
+    let response = service.oneshot(request).await.unwrap();
+    assert_eq!(response.status(), 429);
+    assert!((millis(300)..millis(310)).contains(&start.elapsed()));
+    first.await.unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn waiting_requests_are_bounded_per_key_and_in_total() {
     let (permits, shop) = (permits(), Shop::default());
     let service =

@@ -2,12 +2,14 @@
 
 mod axum_server;
 mod composition;
+mod deadlines;
 mod lost_permit;
 mod random_steps;
 mod rejection;
 mod reservation;
 mod reservation_expiry;
 mod response_body;
+mod tonic_server;
 mod tower_contract;
 
 #[cfg(feature = "reqwest")]

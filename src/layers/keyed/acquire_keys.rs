@@ -5,6 +5,7 @@ use super::key::WantedQueue;
 use super::keyspace::{Keyspace, WaitingRequest};
 use super::settings::KeyedSettings;
 use crate::clock;
+use crate::layers::deadline::Deadline;
 use crate::layers::held_permits::{HeldPermits, WatchedPermits};
 use crate::layers::settings::Settings;
 use crate::name::Kind;
@@ -26,6 +27,7 @@ pub(super) struct AcquireKeys {
     settings: KeyedSettings,
     /// The queues of the missing permits, last first.
     wanted: Vec<WantedQueue>,
+    deadline: Option<Deadline>,
     /// The time of the first poll.
     started: Option<Instant>,
     /// The wait for the last of `wanted`.
@@ -42,11 +44,13 @@ impl AcquireKeys {
         keyspace: &Arc<Keyspace>,
         wanted: Vec<WantedQueue>,
         settings: KeyedSettings,
+        deadline: Option<Deadline>,
     ) -> Self {
         Self {
             keyspace: Arc::clone(keyspace),
             settings,
             wanted,
+            deadline,
             started: None,
             acquire: None,
             waiting: None,
@@ -92,7 +96,7 @@ impl AcquireKeys {
                         let wait = Wait {
                             // Above max_waiting_total a request gets a key that is free, and waits for none.
                             queue: self.waiting.is_some(),
-                            ..settings.request_after(elapsed)
+                            ..settings.request(elapsed, self.deadline)
                         };
                         self.acquire = Some(Box::pin(self.keyspace.acquire(wanted, &wait)));
                         continue;
@@ -113,7 +117,7 @@ impl AcquireKeys {
                                     let max = self.settings.max_waiting_total;
                                     self.keyspace.too_many_waiting(max)
                                 }
-                                _ => with_key(error, wanted, settings),
+                                _ => with_key(error, wanted, settings, self.deadline),
                             }));
                         }
                     }
@@ -155,8 +159,21 @@ fn list(keyspace: &Keyspace, permit: &Permit, extensions: Option<&mut http::Exte
 
 /// Names the key in the error of a wait. The message of a mutex explains a task that waits for itself, which a request
 /// does not.
-fn with_key(error: Error, wanted: &WantedQueue, settings: &Settings) -> Error {
+fn with_key(
+    error: Error,
+    wanted: &WantedQueue,
+    settings: &Settings,
+    deadline: Option<Deadline>,
+) -> Error {
+    let is_late = deadline.is_some_and(|deadline| deadline.remaining().is_zero());
     match error.kind() {
+        ErrorKind::WaitTimeout if is_late => Error::new(
+            ErrorKind::WaitTimeout,
+            format!(
+                "no permit for {} became free before the request's deadline",
+                wanted.queue
+            ),
+        ),
         ErrorKind::WaitTimeout => Error::new(
             ErrorKind::WaitTimeout,
             format!(

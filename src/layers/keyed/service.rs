@@ -6,6 +6,7 @@ use super::held_keys::HeldKeys;
 use super::key::KeyExtractor;
 use super::keyspace::Keyspace;
 use super::settings::{KeyedSettings, OnMissingKey};
+use crate::layers::deadline::Deadline;
 use crate::layers::rejection::{AsError, RejectionPolicy};
 use crate::layers::response::{AtResponse, HoldPolicy, UntilBodyEnd};
 use crate::{Error, ErrorKind};
@@ -76,7 +77,11 @@ impl<M, S, K, H, R> Keyed<M, S, K, H, R> {
     }
 
     /// Returns how this request acquires its keys, or `None` if it needs none.
-    fn acquire_keys<Req>(&self, request: &Req) -> Result<Option<AcquireKeys>, Error>
+    fn acquire_keys<Req>(
+        &self,
+        request: &Req,
+        deadline: Option<Deadline>,
+    ) -> Result<Option<AcquireKeys>, Error>
     where
         K: KeyExtractor<Req>,
     {
@@ -99,6 +104,7 @@ impl<M, S, K, H, R> Keyed<M, S, K, H, R> {
                 &self.keyspace,
                 wanted,
                 self.settings,
+                deadline,
             )));
         }
         match self.settings.on_missing_key {
@@ -131,7 +137,9 @@ where
     fn call(&mut self, mut request: Req) -> Self::Future {
         let protocol = R::protocol(&request);
         let settings = &self.settings.common;
-        let keys = match self.acquire_keys(&request) {
+        let deadline = R::deadline(&request)
+            .or_else(|| K::extensions(&mut request)?.get::<Deadline>().copied());
+        let keys = match self.acquire_keys(&request, deadline) {
             Ok(keys) => keys,
             Err(error) => return ResponseFuture::rejected(error, settings, protocol),
         };

@@ -1,5 +1,6 @@
 //! The response future of the concurrency limit.
 
+use crate::layers::deadline::Deadline;
 use crate::layers::held_future::{HeldFuture, respond};
 use crate::layers::held_permits::WatchedPermits;
 use crate::layers::rejection::{Protocol, Rejection, RejectionPolicy};
@@ -57,6 +58,7 @@ struct Waiting<S, Req> {
     semaphore: Semaphore,
     /// `None` until the inner service is ready.
     acquire: Option<Pin<Box<Acquire>>>,
+    deadline: Option<Deadline>,
     settings: Settings,
 }
 
@@ -78,6 +80,7 @@ where
         request: Req,
         semaphore: Semaphore,
         acquire: Option<Pin<Box<Acquire>>>,
+        deadline: Option<Deadline>,
         settings: &Settings,
         protocol: Protocol,
     ) -> Self {
@@ -86,6 +89,7 @@ where
             request,
             semaphore,
             acquire,
+            deadline,
             settings: *settings,
         }));
         Self::new(State::Waiting { waiting }, settings, protocol)
@@ -221,6 +225,7 @@ where
         inner,
         semaphore,
         acquire,
+        deadline,
         settings,
         ..
     } = &mut **waiting;
@@ -233,8 +238,10 @@ where
         }
     }
     loop {
-        let wait =
-            acquire.get_or_insert_with(|| Box::pin(semaphore.acquire_with(&settings.request())));
+        let wait = acquire.get_or_insert_with(|| {
+            let wait = settings.request(Duration::ZERO, *deadline);
+            Box::pin(semaphore.acquire_with(&wait))
+        });
         let outcome = ready!(wait.as_mut().poll(cx));
         *acquire = None;
         return Poll::Ready(match outcome {

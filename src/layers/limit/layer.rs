@@ -83,6 +83,17 @@ impl<H, R> DistributedConcurrencyLimitLayer<H, R> {
         self
     }
 
+    /// Acquires the permit in `call`'s future instead of `poll_ready`, which then only polls the inner service.
+    ///
+    /// Use it if an outer layer must see the wait: a timeout, such as that of `tonic::transport::Server`, or a
+    /// `tower::load_shed` that sheds for the inner service. And if requests have deadlines of their own
+    /// ([`Deadline`](crate::layers::Deadline), `grpc-timeout`), which bound a wait in `call` only.
+    #[must_use]
+    pub fn acquire_in_call(mut self) -> Self {
+        self.settings.acquire_in_call = true;
+        self
+    }
+
     /// Sets how long a permit or a rejection that `poll_ready` obtained stays reserved for `call`. Default: 1 s; at least
     /// 10 ms.
     ///

@@ -99,10 +99,11 @@
 //! # Order of layers
 //!
 //! * **Retry** outside: each attempt acquires its own permit, and none is held during the pause between two attempts.
-//! * **Timeout** inside bounds the request. Outside it also bounds a wait in `call`'s future, but not one in `poll_ready`,
-//!   since its clock starts at `call`. `wait_timeout` bounds both.
+//! * **Timeout** inside bounds the request. Outside it bounds a wait only with
+//!   [`acquire_in_call`](DistributedConcurrencyLimitLayer::acquire_in_call), since its clock starts at `call`. Then a request's
+//!   own [`Deadline`](super::Deadline) or `grpc-timeout` bounds its wait as well. `wait_timeout` bounds every wait.
 //! * **`tower::load_shed`** outside sheds every request, since it rejects what is not ready at the first poll, and a permit
-//!   of another process never is. Use `reject_when_full` instead.
+//!   of another process never is. Use `reject_when_full` instead, or `acquire_in_call` to shed for the inner service.
 //! * **Buffer** outside works. It acquires one permit after the other.
 //!
 //! More in the [guide](crate::guide::layer_order).

@@ -85,7 +85,7 @@ where
             self.reservation = Reservation::None;
             return inner.map_err(R::map_error);
         }
-        if self.settings.enabled && self.settings.waits() {
+        if self.settings.reserves() {
             ready!(
                 self.reservation
                     .poll_ready(cx, &self.semaphore, &self.settings)
@@ -108,6 +108,7 @@ where
             Admission::Rejected(error) => ResponseFuture::rejected(error, &self.settings, protocol),
             Admission::Waits(acquire) => {
                 // The future acquires the permit. It gets the inner service that was made ready; the clone stays here.
+                let deadline = R::deadline(&request);
                 let clone = self.inner.clone();
                 let inner = mem::replace(&mut self.inner, clone);
                 let semaphore = self.semaphore.clone();
@@ -116,6 +117,7 @@ where
                     request,
                     semaphore,
                     acquire,
+                    deadline,
                     &self.settings,
                     protocol,
                 )
