@@ -51,6 +51,8 @@ pub enum ErrorKind {
     Lost,
     /// The permit was held for longer than `max_hold`.
     HeldTooLong,
+    /// The response that held the permit was not read for `stall_timeout`.
+    Stalled,
     /// The coordinator is shutting down.
     ShuttingDown,
     /// There is no tokio runtime on this thread.
@@ -78,6 +80,7 @@ impl ErrorKind {
             Self::Incompatible => "incompatible",
             Self::Lost => "lost",
             Self::HeldTooLong => "held_too_long",
+            Self::Stalled => "stalled",
             Self::ShuttingDown => "shutting_down",
             Self::NoRuntime => "no_runtime",
             Self::MissingKey => "missing_key",

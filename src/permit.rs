@@ -97,6 +97,7 @@ impl Permit {
     ///
     /// * [`ErrorKind::Lost`]: its lease expired while this process was cut off or paused, or it was evicted.
     /// * [`ErrorKind::HeldTooLong`]: it was held for longer than `max_hold`.
+    /// * [`ErrorKind::Stalled`]: the response that held it was not read for `stall_timeout`.
     /// * [`ErrorKind::ShuttingDown`]: a shutdown revoked it.
     ///
     /// # Cancel safety
@@ -164,6 +165,11 @@ impl Permit {
     #[inline]
     pub(crate) fn claim(&self) -> bool {
         self.queue_client.claim(self.hold)
+    }
+
+    /// Notes whether the reader of the response waits for its next part, or has one and has to ask for more.
+    pub(crate) fn set_reading(&self, waits: bool) {
+        self.queue_client.set_reading(self.hold, waits);
     }
 
     /// Restarts the reservation. Returns `false` if the permit has been released already.
@@ -262,6 +268,9 @@ impl fmt::Debug for LossFuture {
 
 fn error(kind: ErrorKind) -> Error {
     let message = match kind {
+        ErrorKind::Stalled => {
+            "the response was not read for stall_timeout, and its permit is released"
+        }
         ErrorKind::HeldTooLong => "the permit was held for longer than max_hold and is released",
         ErrorKind::ShuttingDown => "the permit was revoked by a shutdown",
         _ => "the permit was lost: its lease expired or it was evicted",

@@ -190,6 +190,7 @@ impl Semaphore {
         Terms {
             reserve: None,
             max_hold: self.max_hold,
+            stall_timeout: None,
         }
     }
 

@@ -95,6 +95,13 @@ impl WatchedPermits {
         ending.map_or(Poll::Pending, Poll::Ready)
     }
 
+    /// Notes whether the reader of the response waits for its next part, or has one and has to ask for more.
+    pub(crate) fn set_reading(&self, waits: bool) {
+        self.permits
+            .iter()
+            .for_each(|permit| permit.set_reading(waits));
+    }
+
     /// Removes all permits. Their losses are no longer reported here.
     #[inline]
     pub(crate) fn take(&mut self) -> HeldPermits {

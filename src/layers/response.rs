@@ -7,7 +7,7 @@ use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 use std::fmt;
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 /// A response that can hold its permit until its body has ended.
 ///
@@ -89,7 +89,8 @@ pin_project! {
     /// # Errors
     ///
     /// The body ends with a [`tower_permit::Error`](crate::Error) of kind
-    /// [`HeldTooLong`](crate::ErrorKind::HeldTooLong) when the permit was held for longer than `max_hold`. With
+    /// [`HeldTooLong`](crate::ErrorKind::HeldTooLong) when the permit was held for longer than `max_hold`, and
+    /// [`Stalled`](crate::ErrorKind::Stalled) when it was not read for `stall_timeout`. With
     /// [`OnLost::End`](super::OnLost::End) it also ends with [`Lost`](crate::ErrorKind::Lost) when the permit is lost, and
     /// with [`ShuttingDown`](crate::ErrorKind::ShuttingDown) when a shutdown revokes it. Errors of the inner body are
     /// passed on without a wrapper.
@@ -102,6 +103,8 @@ pin_project! {
         // Empty after the release, or if the request needed no permit.
         permits: WatchedPermits,
         on_lost: OnLost,
+        // The reader has a frame and has to ask for the next one.
+        paused: bool,
         // The permit was lost before the end of the body. No frame follows the error that reported it.
         cut: bool,
     }
@@ -180,10 +183,13 @@ impl ResponsePermit {
             true => HeldPermits::default(),
             false => self.permits,
         };
+        let permits = WatchedPermits::new(permits);
+        permits.set_reading(false);
         PermitBody {
             inner: body,
-            permits: WatchedPermits::new(permits),
+            permits,
             on_lost: self.on_lost,
+            paused: true,
             cut: false,
         }
     }
@@ -228,13 +234,21 @@ where
             *this.cut = true;
             return Poll::Ready(Some(Err(error.into())));
         }
-        let frame = ready!(this.inner.as_mut().poll_frame(cx));
+        let Poll::Ready(frame) = this.inner.as_mut().poll_frame(cx) else {
+            if std::mem::replace(this.paused, false) {
+                this.permits.set_reading(true);
+            }
+            return Poll::Pending;
+        };
         let last = match &frame {
             Some(Ok(frame)) => frame.is_trailers() || this.inner.is_end_stream(),
             Some(Err(_)) | None => true,
         };
         if last {
             drop(this.permits.take());
+        } else {
+            *this.paused = true;
+            this.permits.set_reading(false);
         }
         Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
     }

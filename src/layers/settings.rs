@@ -47,6 +47,7 @@ pub(crate) struct Settings {
     pub(crate) wait_timeout: Duration,
     pub(crate) max_waiting: usize,
     pub(crate) max_hold: Duration,
+    pub(crate) stall_timeout: Option<Duration>,
     /// How long `call` can use what `poll_ready` obtained, a permit or a rejection.
     pub(crate) reservation_ttl: Duration,
     pub(crate) on_unavailable: OnUnavailable,
@@ -70,7 +71,7 @@ pub(crate) const MIN_RESERVATION_TTL: Duration = Duration::from_millis(10);
 impl OnLost {
     /// Returns whether the loss of a permit with this error ends its request.
     pub(crate) fn ends(self, error: &Error) -> bool {
-        self == Self::End || error.kind() == ErrorKind::HeldTooLong
+        self == Self::End || matches!(error.kind(), ErrorKind::HeldTooLong | ErrorKind::Stalled)
     }
 }
 
@@ -85,6 +86,7 @@ impl Default for Settings {
             wait_timeout: Duration::from_secs(30),
             max_waiting: 1024,
             max_hold: Duration::from_secs(600),
+            stall_timeout: Some(Duration::from_secs(30)),
             reservation_ttl: Duration::from_secs(1),
             on_unavailable: OnUnavailable::default(),
             on_lost: OnLost::default(),
@@ -121,6 +123,7 @@ impl Settings {
         Terms {
             reserve: Some(self.reservation_ttl),
             max_hold: Some(self.max_hold),
+            stall_timeout: self.stall_timeout,
         }
     }
 
@@ -142,6 +145,7 @@ impl Settings {
             terms: Terms {
                 reserve: Some(reserve.min(MAX_DURATION)),
                 max_hold: Some(self.max_hold.min(MAX_DURATION)),
+                stall_timeout: self.stall_timeout,
             },
         }
     }

@@ -7,6 +7,7 @@ use axum::routing::get;
 use bytes::Bytes;
 use futures_util::stream;
 use std::convert::Infallible;
+use test_support::HANG_GUARD;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -109,6 +110,36 @@ async fn a_disconnected_client_releases_its_permit() {
     let permit = timeout(secs(10), waiting).await.expect("released");
     drop(permit.unwrap().unwrap());
     assert_eq!(witness.inside(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_that_do_not_read_release_their_permits() {
+    let endless = || async {
+        let piece = Bytes::from(vec![b'x'; 64 * 1024]);
+        Body::from_stream(stream::repeat(Ok::<_, Infallible>(piece)))
+    };
+    let semaphore = semaphore(20);
+    let layer = LimitLayer::new(semaphore.clone()).reject_when_full();
+    let app = Router::new()
+        .route("/", get(endless))
+        .layer(layer.stall_timeout(millis(500)).reject_with_response());
+    let address = serve(app).await;
+    let mut connections = Vec::new();
+    for _ in 0..20 {
+        let mut connection = TcpStream::connect(address).await.unwrap();
+        let request = b"GET / HTTP/1.1\r\nhost: test\r\n\r\n";
+        connection.write_all(request).await.unwrap();
+        connections.push(connection);
+    }
+    let all = async {
+        while semaphore.stats().lost < 20 {
+            tokio::time::sleep(millis(10)).await
+        }
+    };
+    timeout(HANG_GUARD, all).await.expect("each stalls");
+    let response = client().get(format!("http://{address}/")).send().await;
+    assert_eq!(response.unwrap().status(), 200);
+    drop(connections);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -196,6 +196,58 @@ async fn a_body_held_for_too_long_ends_with_an_error() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_response_that_is_not_read_releases_its_permit() {
+    for frames in 0..2 {
+        let (semaphore, layer) = limit();
+        let (feed, body) = fed();
+        let mut response = limited(layer, body).await;
+        for _ in 0..frames {
+            feed.data("hello");
+            response.body_mut().frame().await.unwrap().unwrap();
+        }
+        tokio::time::sleep(secs(29)).await;
+        assert!(!is_free(&semaphore).await);
+        tokio::time::sleep(secs(2)).await;
+        assert!(is_free(&semaphore).await);
+        feed.data("world");
+        let error = response.body_mut().frame().await.unwrap().unwrap_err();
+        assert_eq!(kind(&error), ErrorKind::Stalled);
+        assert!(response.body_mut().frame().await.is_none());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_reader_or_a_slow_body_makes_progress() {
+    let (semaphore, layer) = limit();
+    let (feed, body) = fed();
+    let mut response = limited(layer, body).await;
+    for _ in 0..10 {
+        feed.data("hello");
+        response.body_mut().frame().await.unwrap().unwrap();
+        tokio::time::sleep(secs(29)).await;
+    }
+    let mut next = Box::pin(response.body_mut().frame());
+    assert!(futures_util::poll!(&mut next).is_pending());
+    tokio::time::sleep(secs(100)).await;
+    assert!(!is_free(&semaphore).await);
+    feed.data("world");
+    next.await.unwrap().unwrap();
+    tokio::time::sleep(secs(31)).await;
+    assert!(is_free(&semaphore).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_stall_timeout_an_unread_response_holds_its_permit() {
+    let (semaphore, layer) = limit();
+    let (_feed, body) = fed();
+    let response = limited(layer.stall_timeout(None), body).await;
+    tokio::time::sleep(secs(300)).await;
+    assert!(!is_free(&semaphore).await);
+    drop(response);
+    assert!(is_free(&semaphore).await);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_body_that_is_never_pending_also_ends_after_max_hold() {
     let (semaphore, layer) = limit();
     let frames = stream::repeat_with(|| Ok::<_, Infallible>(Frame::data(Bytes::from("x"))));

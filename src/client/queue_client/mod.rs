@@ -278,6 +278,18 @@ impl QueueClient {
         self.lock().state.permits.rearm(hold, now())
     }
 
+    /// Notes whether the reader of the response waits for its next part, or has one and has to ask for more.
+    pub(crate) fn set_reading(self: &Arc<Self>, hold: Hold, waits: bool) {
+        let mut guard = self.lock();
+        let inner = &mut *guard;
+        let now = inner.clock.now();
+        inner.state.permits.set_reading(hold, waits, now);
+        match inner.state.permits.next_ending() {
+            Some(ending) if !inner.position.covers_time(ending) => self.follow_up(guard, now),
+            _ => drop(guard),
+        }
+    }
+
     pub(crate) fn share(&self, hold: Hold) -> bool {
         self.lock().state.permits.share(hold, now())
     }
@@ -420,6 +432,9 @@ impl QueueClient {
             caught(|| match why {
                 ErrorKind::HeldTooLong => tracing::warn!(
                     %name, ticket, "a permit was held for longer than max_hold: it is released"
+                ),
+                ErrorKind::Stalled => tracing::warn!(
+                    %name, ticket, "a response was not read for stall_timeout: its permit is released"
                 ),
                 ErrorKind::ShuttingDown => tracing::warn!(
                     %name, ticket, "a permit was still held at the end of the shutdown: it is released"

@@ -271,8 +271,8 @@ impl<C> State<C> {
     /// Ends whatever ends without a call by now, and notes what has to be sent again.
     pub(crate) fn tick(&mut self, now: Instant) -> Effects<C> {
         let mut effects = self.expire(now);
-        for hold in self.permits.end(now) {
-            self.count_loss(hold, ErrorKind::HeldTooLong, &mut effects);
+        for (hold, why) in self.permits.end(now) {
+            self.count_loss(hold, why, &mut effects);
         }
         self.permits.end_lingering(now);
         self.handoff.lingers_until.take_if(|until| *until <= now);

@@ -27,6 +27,8 @@ pub(crate) struct Terms {
     pub(crate) reserve: Option<Duration>,
     /// Released after this time.
     pub(crate) max_hold: Option<Duration>,
+    /// Released when the reader of the response has not asked for the next part within this time.
+    pub(crate) stall_timeout: Option<Duration>,
 }
 
 /// The times at which permits may end, each with its ticket.
@@ -51,6 +53,9 @@ pub(super) struct Held {
     /// When its reservation lapses, unless it is claimed before.
     lapses: Option<Instant>,
     ends: Option<Instant>,
+    stall_timeout: Option<Duration>,
+    /// When the reader of the response counts as stalled.
+    stalls: Option<Instant>,
     /// Its entry in `endings`: at its ending or before. An ending that moves with each request and is hardly ever
     /// reached costs nothing this way.
     pub(super) armed: Option<Instant>,
@@ -77,6 +82,8 @@ impl Held {
             reserve: None,
             lapses: None,
             ends: None,
+            stall_timeout: None,
+            stalls: None,
             armed: None,
             lost: None,
         }
@@ -106,6 +113,8 @@ impl Held {
         self.reserve = terms.reserve;
         self.lapses = terms.reserve.map(|reserve| later(now, reserve));
         self.ends = terms.max_hold.map(|most| later(now, most));
+        self.stall_timeout = terms.stall_timeout;
+        self.stalls = None;
         self.arm(endings);
     }
 
@@ -138,6 +147,19 @@ impl Held {
         self.lapses.is_some_and(|at| at <= now)
     }
 
+    /// Whether `max_hold` is not over, so that another ending was due.
+    pub(super) fn may_be_held(&self, now: Instant) -> bool {
+        self.ends.is_none_or(|at| now < at)
+    }
+
+    /// Notes whether the reader of the response waits for its next part, or has one and has to ask for more.
+    #[inline]
+    pub(super) fn set_reading(&mut self, waits: bool, now: Instant, endings: &mut Endings) {
+        let stall_timeout = self.stall_timeout.filter(|_| !waits);
+        self.stalls = stall_timeout.map(|timeout| later(now, timeout));
+        self.arm(endings);
+    }
+
     /// Whether it may pass to another holder when its only guard is dropped.
     #[inline]
     pub(super) fn may_hand_off(&self, strict: bool, now: Instant) -> bool {
@@ -151,13 +173,13 @@ impl Held {
         self.lost.is_none() && now <= self.sure_until
     }
 
-    /// When its reservation lapses or `max_hold` is over, whichever is first.
+    /// When its reservation lapses, `max_hold` is over or the reader stalls, whichever is first.
     #[inline]
     pub(super) fn ending(&self) -> Option<Instant> {
         if self.guards == 0 {
             return None;
         }
-        earlier(self.lapses, self.ends)
+        earlier(earlier(self.lapses, self.ends), self.stalls)
     }
 
     /// Makes sure that `endings` has an entry at its ending or before.

@@ -363,8 +363,17 @@ impl Permits {
         held.map(|held| held.rearm(now)).is_some()
     }
 
-    /// Ends lapsed reservations and long holds. Returns the latter.
-    pub(crate) fn end(&mut self, now: Instant) -> Vec<Hold> {
+    /// Notes whether the reader of the response waits for its next part.
+    #[inline]
+    pub(crate) fn set_reading(&mut self, hold: Hold, waits: bool, now: Instant) {
+        let held = self.held.get_mut(&hold.ticket);
+        if let Some(held) = held.filter(|held| held.hold == hold && held.lost.is_none()) {
+            held.set_reading(waits, now, &mut self.endings);
+        }
+    }
+
+    /// Ends lapsed reservations, long holds and those of stalled readers. Returns all but the first.
+    pub(crate) fn end(&mut self, now: Instant) -> Vec<(Hold, ErrorKind)> {
         let mut ended = Vec::new();
         while let Some((at, ticket)) = self.endings.first().copied()
             && at <= now
@@ -380,7 +389,11 @@ impl Permits {
                 // The guard's hold is void from now on.
                 self.release(ticket, None);
             } else {
-                ended.extend(self.lose(ticket, ErrorKind::HeldTooLong));
+                let why = match held.may_be_held(now) {
+                    true => ErrorKind::Stalled,
+                    false => ErrorKind::HeldTooLong,
+                };
+                ended.extend(self.lose(ticket, why).map(|hold| (hold, why)));
             }
         }
         ended

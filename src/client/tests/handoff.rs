@@ -543,6 +543,7 @@ fn reservations_and_max_hold_start_again_for_the_next_holder() {
     let terms = |reserve: u32, most: u32| Terms {
         reserve: Some(reserve * MILLI),
         max_hold: Some(most * MILLI),
+        stall_timeout: None,
     };
     let hold = name.state.acquire_lingering(terms(50, 100), name.now);
     let hold = hold.expect("it lingers");

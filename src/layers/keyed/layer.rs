@@ -172,6 +172,17 @@ impl<M, K, H, R> KeyedLayer<M, K, H, R> {
         self
     }
 
+    /// Sets how long a response may remain unread before its permit is released, and its body ends with
+    /// [`Stalled`](crate::ErrorKind::Stalled). `None`: for ever. Default: 30 s.
+    ///
+    /// The time counts from each frame of the body until the reader asks for the next one. A client that stops reading stops its
+    /// server's reads when the buffers between them are full. Time in which the reader waits for a slow body does not count.
+    #[must_use]
+    pub fn stall_timeout(mut self, timeout: impl Into<Option<Duration>>) -> Self {
+        self.settings.common.stall_timeout = timeout.into();
+        self
+    }
+
     /// Sets what happens to requests during an outage of the backend. Default: [`OnUnavailable::Reject`].
     #[must_use]
     pub fn on_unavailable(mut self, action: OnUnavailable) -> Self {

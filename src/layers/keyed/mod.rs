@@ -74,8 +74,8 @@
 //! A keyed limit releases its permit when the response's body has ended, since the request uses resources until then; a keyed
 //! mutex when the response is ready, so that a slow reader of the body does not delay other requests.
 //! [`hold_until_body_end`](KeyedLayer::hold_until_body_end) and [`release_at_response`](KeyedLayer::release_at_response)
-//! change this. The permit is also released when the inner service fails, when the future is dropped, and at the latest after
-//! [`max_hold`](KeyedLayer::max_hold).
+//! change this. The permit is also released when the inner service fails, when the future is dropped, when the body is not read
+//! for [`stall_timeout`](KeyedLayer::stall_timeout), and at the latest after [`max_hold`](KeyedLayer::max_hold).
 //!
 //! An unused key keeps no state, so there may be any number of keys.
 //!

@@ -58,8 +58,9 @@
 //!
 //! The permit is held until the response's body ends: with its last frame, its trailers, an error, or its drop. With
 //! [`release_at_response`](DistributedConcurrencyLimitLayer::release_at_response) it is released when the response is
-//! ready. It is also released when the inner service fails, when the response future is dropped, and at the latest after
-//! [`max_hold`](DistributedConcurrencyLimitLayer::max_hold), which ends the request with an error.
+//! ready. It is also released when the inner service fails, when the response future is dropped, when the body is not read for
+//! [`stall_timeout`](DistributedConcurrencyLimitLayer::stall_timeout) (30 s), and at the latest after
+//! [`max_hold`](DistributedConcurrencyLimitLayer::max_hold). The last two end the request with an error.
 //!
 //! A response type without a body that could hold the permit compiles only with `release_at_response`:
 //!

@@ -44,6 +44,7 @@ impl World {
                 .then(|| Duration::from_micros(self.rng.below(200 * MILLI))),
             max_hold: (self.rng.chance(100))
                 .then(|| Duration::from_micros(self.rng.below(1500 * MILLI))),
+            stall_timeout: None,
         };
         let caller = self.callers.len();
         self.callers.push(Caller {
