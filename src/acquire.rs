@@ -132,6 +132,7 @@ impl Future for Acquire {
             return Poll::Pending;
         }
         let result = ready!(self.poll_result(cx));
+        let result = result.map_err(|error| error.with_name(self.queue_client.queue()));
         self.is_over = true;
         self.end_span(match &result {
             Ok(_) => "granted",

@@ -1,7 +1,9 @@
 //! The error type of the whole crate: a [`kind`](Error::kind) for programs and a message for people.
 
+use crate::name::Queue;
 use std::borrow::Cow;
 use std::fmt;
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
 
 /// Alias for a boxed error, as in tower.
@@ -21,6 +23,7 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 #[derive(Clone)]
 pub struct Error {
     inner: Arc<Inner>,
+    name: Option<Arc<str>>,
 }
 
 struct Inner {
@@ -98,6 +101,18 @@ impl Error {
         self.inner.kind
     }
 
+    /// Returns the encoded name of the semaphore, mutex or key that refused, or whose permit was lost. `None` if the error is
+    /// about no single name.
+    pub fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
+    /// Adds the name of a queue, unless there is one.
+    pub(crate) fn with_name(mut self, queue: &Queue) -> Self {
+        self.name.get_or_insert_with(|| queue.shared_name());
+        self
+    }
+
     pub(crate) fn new(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
         Self::build(kind, message.into(), None)
     }
@@ -122,13 +137,17 @@ impl Error {
                 message,
                 source,
             }),
+            name: None,
         }
     }
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.inner.message)
+        match &self.name {
+            Some(name) => write!(f, "{name}: {}", self.inner.message),
+            None => f.write_str(&self.inner.message),
+        }
     }
 }
 
@@ -136,11 +155,16 @@ impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Error")
             .field("kind", &self.inner.kind)
+            .field("name", &self.name)
             .field("message", &self.inner.message)
             .field("source", &self.inner.source)
             .finish()
     }
 }
+
+// An error is never changed after it was made, so a panic leaves no half-made one.
+impl UnwindSafe for Error {}
+impl RefUnwindSafe for Error {}
 
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {

@@ -113,6 +113,10 @@ impl Queue {
         FxBuildHasher.hash_one((self.kind, group))
     }
 
+    pub(crate) fn shared_name(&self) -> Arc<str> {
+        Arc::clone(&self.name)
+    }
+
     /// Returns the encoded name, as keys of the backend, logs and errors show it.
     pub(crate) fn name(&self) -> &str {
         &self.name

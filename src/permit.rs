@@ -241,7 +241,9 @@ impl Future for LossFuture {
                         *this.timer = expiry.and_then(clock::timer);
                         *this.expires = expiry;
                     }
-                    Err(kind) => return Poll::Ready(error(kind)),
+                    Err(kind) => {
+                        return Poll::Ready(error(kind).with_name(this.queue_client.queue()));
+                    }
                 }
             }
             if this.next_loss.as_mut().poll(cx).is_ready() {

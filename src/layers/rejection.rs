@@ -63,8 +63,8 @@ pub enum AsErrorWithHandle {}
 /// | any other | 503 | 14, `UNAVAILABLE` |
 ///
 /// The HTTP body is one line of plain text without internal details. 429 and 503 have a `Retry-After` header in whole
-/// seconds. A request with a content type that begins with `application/grpc` gets status 200 and a trailers-only response. The
-/// response's extensions contain the [`tower_permit::Error`](crate::Error), for outer middleware that counts or logs
+/// seconds. A request with a content type that begins with `application/grpc` gets status 200 and a trailers-only response with
+/// its content type, also that of grpc-web; 8 and 14 have a `grpc-retry-pushback-ms`. The response's extensions contain the [`tower_permit::Error`](crate::Error), for outer middleware that counts or logs
 /// rejections.
 #[derive(Clone, Copy, Debug)]
 pub enum AsResponse {}
@@ -74,7 +74,8 @@ pub enum AsResponse {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     Http,
-    Grpc,
+    /// With this content type, which is also that of grpc-web outside the layer that translates it.
+    Grpc(&'static str),
 }
 
 /// The reason of a rejection, and what its response needs.
@@ -114,6 +115,17 @@ mod sealed {
 
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
+const GRPC_RETRY_PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
+
+/// The content types of gRPC requests and their responses, the longest first.
+const GRPC_TYPES: [&str; 3] = [
+    "application/grpc-web-text",
+    "application/grpc-web",
+    "application/grpc",
+];
+
+const RESOURCE_EXHAUSTED: u16 = 8;
+const UNAVAILABLE: u16 = 14;
 
 /// gRPC percent-encodes everything but printable ASCII, and the percent sign.
 const GRPC_ENCODED: &AsciiSet = &CONTROLS.add(b'%');
@@ -219,12 +231,13 @@ impl<A, B, E> RejectionPolicy<http::Request<A>, http::Response<B>, E> for AsResp
 
 impl Protocol {
     fn of(headers: &HeaderMap) -> Self {
-        const GRPC: &[u8] = b"application/grpc";
-        let grpc = headers
-            .get(CONTENT_TYPE)
-            .and_then(|value| value.as_bytes().get(..GRPC.len()))
-            .is_some_and(|start| start.eq_ignore_ascii_case(GRPC));
-        if grpc { Self::Grpc } else { Self::Http }
+        let content_type = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
+        let starts_with = |grpc: &&'static str| {
+            let start = content_type.and_then(|value| value.get(..grpc.len()));
+            start.is_some_and(|start| start.eq_ignore_ascii_case(grpc.as_bytes()))
+        };
+        let grpc = GRPC_TYPES.into_iter().find(starts_with);
+        grpc.map_or(Self::Http, Self::Grpc)
     }
 }
 
@@ -236,7 +249,7 @@ impl Rejection {
         let (status, code, text) = match self.error.kind() {
             ErrorKind::LimitReached | ErrorKind::WaitTimeout | ErrorKind::TooManyWaiting => (
                 StatusCode::TOO_MANY_REQUESTS,
-                8,
+                RESOURCE_EXHAUSTED,
                 "too many concurrent requests, retry later",
             ),
             ErrorKind::MissingKey | ErrorKind::InvalidKey => (
@@ -249,13 +262,15 @@ impl Rejection {
             }
             _ => (
                 StatusCode::SERVICE_UNAVAILABLE,
-                14,
+                UNAVAILABLE,
                 "temporarily unavailable, retry later",
             ),
         };
         let mut response = match self.protocol {
             Protocol::Http => http_response(status, text),
-            Protocol::Grpc => grpc_response(code, text),
+            Protocol::Grpc(content_type) => {
+                grpc_response(content_type, code, text, self.retry_after)
+            }
         };
         let retryable = [
             StatusCode::TOO_MANY_REQUESTS,
@@ -281,14 +296,23 @@ fn http_response<B>(status: StatusCode, text: &'static str) -> http::Response<Re
 }
 
 /// Trailers-only: the status is in the headers, and the body is empty.
-fn grpc_response<B>(status: u16, message: &str) -> http::Response<RejectionBody<B>> {
+fn grpc_response<B>(
+    content_type: &'static str,
+    status: u16,
+    message: &str,
+    retry_after: Duration,
+) -> http::Response<RejectionBody<B>> {
     let mut response = rejection_response(None);
     let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     headers.insert(GRPC_STATUS, status.into());
     let message = utf8_percent_encode(message, GRPC_ENCODED).to_string();
     if let Ok(message) = HeaderValue::from_str(&message) {
         headers.insert(GRPC_MESSAGE, message);
+    }
+    if [RESOURCE_EXHAUSTED, UNAVAILABLE].contains(&status) {
+        let millis = u32::try_from(retry_after.as_millis()).unwrap_or(u32::MAX);
+        headers.insert(GRPC_RETRY_PUSHBACK, millis.into());
     }
     response
 }
@@ -307,6 +331,15 @@ fn whole_seconds(duration: Duration) -> u64 {
 }
 
 // === impl RejectionBody ===
+
+impl<B: Default> Default for RejectionBody<B> {
+    /// Returns the default of the inner body.
+    fn default() -> Self {
+        Self {
+            content: Content::Inner { body: B::default() },
+        }
+    }
+}
 
 impl<B> Body for RejectionBody<B>
 where
@@ -369,9 +402,16 @@ mod tests {
     #[test]
     fn protocol_follows_the_content_type() {
         for (value, protocol) in [
-            ("application/grpc", Protocol::Grpc),
-            ("application/grpc+proto", Protocol::Grpc),
-            ("Application/gRPC-web", Protocol::Grpc),
+            ("application/grpc", Protocol::Grpc("application/grpc")),
+            ("application/grpc+proto", Protocol::Grpc("application/grpc")),
+            (
+                "Application/gRPC-web",
+                Protocol::Grpc("application/grpc-web"),
+            ),
+            (
+                "application/grpc-web-text+proto",
+                Protocol::Grpc("application/grpc-web-text"),
+            ),
             ("application/grp", Protocol::Http),
             ("application/json", Protocol::Http),
             ("", Protocol::Http),
@@ -408,7 +448,7 @@ mod tests {
             let response = reject(Protocol::Http);
             assert_eq!(response.status(), status, "{kind:?}");
             assert_eq!(response.headers().contains_key(RETRY_AFTER), retryable);
-            let response = reject(Protocol::Grpc);
+            let response = reject(Protocol::Grpc("application/grpc"));
             assert_eq!(response.status(), 200);
             assert_eq!(response.headers()[GRPC_STATUS], code, "{kind:?}");
             assert!(!response.headers().contains_key(RETRY_AFTER));
@@ -417,7 +457,8 @@ mod tests {
 
     #[test]
     fn a_grpc_message_is_percent_encoded() {
-        let response = grpc_response::<String>(8, "50 % of ü\n");
+        let response =
+            grpc_response::<String>("application/grpc", 8, "50 % of ü\n", Duration::ZERO);
         assert_eq!(response.headers()[GRPC_MESSAGE], "50 %25 of %C3%BC%0A");
     }
 }

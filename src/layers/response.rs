@@ -2,7 +2,7 @@
 
 use super::held_permits::{HeldPermits, WatchedPermits};
 use super::settings::OnLost;
-use crate::BoxError;
+use crate::{BoxError, Permit};
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 use std::fmt;
@@ -206,9 +206,31 @@ impl fmt::Debug for ResponsePermit {
 // === impl PermitBody ===
 
 impl<B> PermitBody<B> {
+    /// Returns a body that holds this permit until it ends, for a handler or middleware that acquires permits itself. It does
+    /// not end if the permit is lost, and has no stall timeout.
+    pub fn new(body: B, permit: Permit) -> Self
+    where
+        B: Body,
+    {
+        ResponsePermit::new(Some(permit).into(), OnLost::Continue).into_body(body)
+    }
+
     /// Returns a reference to the inner body.
     pub fn get_ref(&self) -> &B {
         &self.inner
+    }
+}
+
+impl<B: Default> Default for PermitBody<B> {
+    /// Returns a body without a permit.
+    fn default() -> Self {
+        Self {
+            inner: B::default(),
+            permits: WatchedPermits::new(HeldPermits::default()),
+            on_lost: OnLost::default(),
+            paused: false,
+            cut: false,
+        }
     }
 }
 

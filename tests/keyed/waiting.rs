@@ -21,7 +21,7 @@ async fn a_wait_times_out() {
     assert_eq!(kind(&error), ErrorKind::WaitTimeout);
     assert_eq!(
         error.to_string(),
-        "no permit for buy+7 became free within 3s: retry later, or raise wait_timeout"
+        "buy+7: no permit became free within 3s: retry later, or raise wait_timeout"
     );
     let waited = start.elapsed();
     assert!(waited >= secs(3) && waited < millis(3100), "{waited:?}");
@@ -44,7 +44,7 @@ async fn the_wait_timeout_covers_all_names() {
     let error = service.oneshot(buy("7")).await.unwrap_err();
     assert_eq!(
         error.to_string(),
-        "no permit for buy+2 became free within 3s: retry later, or raise wait_timeout"
+        "buy+2: no permit became free within 3s: retry later, or raise wait_timeout"
     );
     let waited = start.elapsed();
     assert!(waited >= secs(3) && waited < millis(3100), "{waited:?}");
@@ -66,7 +66,7 @@ async fn a_request_waits_until_its_deadline() {
     let error = service.clone().oneshot(request).await.unwrap_err();
     assert_eq!(
         error.to_string(),
-        "no permit for buy+7 became free before the request's deadline"
+        "buy+7: no permit became free before the request's deadline"
     );
     assert!((millis(200)..millis(210)).contains(&start.elapsed()));
     let service = mutex(&permits)

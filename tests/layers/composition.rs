@@ -10,6 +10,34 @@ use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_permit::{BoxError, DistributedConcurrencyLimitLayer as LimitLayer, ErrorKind};
 
 #[tokio::test(start_paused = true)]
+async fn an_error_names_the_limit_that_rejected() {
+    let permits = common::modes::coordinator(tower_permit::Memory::new());
+    let (outer, inner) = (
+        permits.semaphore("all", 2).unwrap(),
+        permits.semaphore("model a", 1).unwrap(),
+    );
+    let service = ServiceBuilder::new()
+        .layer(
+            LimitLayer::new(outer)
+                .reject_when_full()
+                .release_at_response(),
+        )
+        .layer(
+            LimitLayer::new(inner.clone())
+                .reject_when_full()
+                .release_at_response(),
+        )
+        .service(echo());
+    let held = inner.acquire().await.unwrap();
+    let error = service.clone().oneshot("hello").await.unwrap_err();
+    let error = error.downcast_ref::<tower_permit::Error>().unwrap();
+    assert_eq!(error.name(), Some("model%20a"));
+    assert_eq!(error.to_string(), "model%20a: no permit is free");
+    drop(held);
+    service.oneshot("hello").await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_buffer_survives_a_rejection() {
     let semaphore = semaphore(1);
     let mut service = ServiceBuilder::new()

@@ -266,7 +266,12 @@ async fn http_gets_503_when_the_client_is_not_the_cause() {
 #[tokio::test(start_paused = true)]
 async fn grpc_gets_a_trailers_only_response() {
     let (_held, layer) = full().await;
-    for content_type in ["application/grpc", "application/grpc+proto"] {
+    for (content_type, answer) in [
+        ("application/grpc", "application/grpc"),
+        ("application/grpc+proto", "application/grpc"),
+        ("application/grpc-web+proto", "application/grpc-web"),
+        ("application/grpc-web-text", "application/grpc-web-text"),
+    ] {
         let request = Request::builder()
             .header(header::CONTENT_TYPE, content_type)
             .body(())
@@ -274,8 +279,9 @@ async fn grpc_gets_a_trailers_only_response() {
         let response = refused(layer.clone().reject_when_full(), request).await;
         assert_eq!(response.status(), StatusCode::OK);
         let mut headers = HeaderMap::new();
-        headers.insert(header::CONTENT_TYPE, "application/grpc".parse().unwrap());
+        headers.insert(header::CONTENT_TYPE, answer.parse().unwrap());
         headers.insert("grpc-status", "8".parse().unwrap());
+        headers.insert("grpc-retry-pushback-ms", "1000".parse().unwrap());
         headers.insert(
             "grpc-message",
             "too many concurrent requests, retry later".parse().unwrap(),

@@ -196,6 +196,18 @@ async fn a_body_held_for_too_long_ends_with_an_error() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_body_of_another_middleware_can_hold_a_permit() {
+    let semaphore = semaphore(1);
+    let permit = semaphore.acquire().await.unwrap();
+    let mut body = PermitBody::new(Full::new(Bytes::from("hello")), permit);
+    assert!(!is_free(&semaphore).await);
+    body.frame().await.unwrap().unwrap();
+    assert!(is_free(&semaphore).await);
+    let empty = PermitBody::<Full<Bytes>>::default();
+    assert!(empty.is_end_stream());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_response_that_is_not_read_releases_its_permit() {
     for frames in 0..2 {
         let (semaphore, layer) = limit();

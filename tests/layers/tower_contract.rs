@@ -27,6 +27,8 @@ fn layers_services_and_futures_have_auto_traits() {
     shareable::<PermitBody<()>>();
     shareable::<RejectionBody<()>>();
     shareable::<ResponsePermit>();
+    fn unwind_safe<T: std::panic::UnwindSafe + std::panic::RefUnwindSafe>() {}
+    unwind_safe::<tower_permit::Error>();
     fn unpin<T: Unpin>() {}
     unpin::<DistributedConcurrencyLimit<()>>();
 

@@ -169,18 +169,16 @@ fn with_key(
     match error.kind() {
         ErrorKind::WaitTimeout if is_late => Error::new(
             ErrorKind::WaitTimeout,
-            format!(
-                "no permit for {} became free before the request's deadline",
-                wanted.queue
-            ),
+            "no permit became free before the request's deadline",
         ),
         ErrorKind::WaitTimeout => Error::new(
             ErrorKind::WaitTimeout,
             format!(
-                "no permit for {} became free within {:?}: retry later, or raise wait_timeout",
-                wanted.queue, settings.wait_timeout
+                "no permit became free within {:?}: retry later, or raise wait_timeout",
+                settings.wait_timeout
             ),
         ),
         _ => error,
     }
+    .with_name(&wanted.queue)
 }
