@@ -16,8 +16,8 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 use tokio::sync::Notify;
 
-/// The shortest pause of a name with failing calls, for each such name: together they retry at this rate at most, and each
-/// once a second.
+/// With n failing names each of them pauses for n times this at least, 1 s at most: together they send 10,000 calls per second, or
+/// one each.
 const RETRY_EVERY: Duration = Duration::from_micros(100);
 const LONGEST_RETRY: Duration = Duration::from_secs(1);
 

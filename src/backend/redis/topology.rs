@@ -61,8 +61,8 @@ impl Topology {
         }
     }
 
-    /// Sends one command and awaits its answer. The inner error is the server's own, or the connection's after it was sent;
-    /// the outer one: it was not executed. The caller bounds the time by dropping the future.
+    /// Sends one command and awaits its answer. Outer error: the command was not executed. Inner error: the server returned an
+    /// error, or the connection failed after sending. The caller bounds the time by dropping the future.
     #[cfg_attr(not(feature = "redis-cluster"), allow(unused_variables))]
     pub(super) async fn try_send(
         &self,

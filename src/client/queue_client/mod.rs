@@ -203,7 +203,7 @@ impl QueueClient {
             let message = "no permit is free: other callers wait for one already";
             return Err(Error::new(ErrorKind::LimitReached, message));
         }
-        // Those for whom there may be room do not count. If there is none, the reply refuses the excess.
+        // Waiters that a free permit may serve do not count. If none was free, the reply refuses the excess.
         let room = (state.limit as usize).saturating_sub(state.permits.in_use());
         if wait.queue && state.waiters.len() >= wait.max_waiting.saturating_add(room) {
             state.stats.too_many_waiting += 1;

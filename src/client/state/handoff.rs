@@ -41,7 +41,7 @@ pub(crate) struct Handoff {
     in_use: Option<u64>,
     /// The tickets of new waiters are not sent before then.
     send_at: Instant,
-    /// When the permit that lingered last stops lingering, or would have if it was not used again.
+    /// The end of the last lingering, kept even if that permit was used again.
     pub(super) lingers_until: Option<Instant>,
 }
 

@@ -342,7 +342,7 @@ impl<C> State<C> {
 
     fn next_due(&self, now: Instant, send_at: Option<Instant>) -> Instant {
         let waiting = !self.waiters.is_empty();
-        // While permits linger now and then this time is always close, so that a single one does not have to set a timer.
+        // Keeps a timer armed while permits linger repeatedly, so that each one need not arm its own.
         let linger_ends = (self.permits.lingering_ends()).or(self.handoff.lingers_until);
         let times = [
             self.permits.next_due(now),

@@ -56,8 +56,8 @@ pub(super) struct Held {
     stall_timeout: Option<Duration>,
     /// When the reader of the response counts as stalled.
     stalls: Option<Instant>,
-    /// Its entry in `endings`: at its ending or before. An ending that moves with each request and is hardly ever
-    /// reached costs nothing this way.
+    /// Its entry in `endings`, at its ending or before. An ending that moves does not change the entry, which is renewed when it
+    /// is reached.
     pub(super) armed: Option<Instant>,
     /// Set once, and final.
     pub(super) lost: Option<ErrorKind>,

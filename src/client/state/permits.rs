@@ -372,7 +372,7 @@ impl Permits {
         }
     }
 
-    /// Ends lapsed reservations, long holds and those of stalled readers. Returns all but the first.
+    /// Releases lapsed reservations. Marks permits past `max_hold`, or with a stalled reader, as lost, and returns these.
     pub(crate) fn end(&mut self, now: Instant) -> Vec<(Hold, ErrorKind)> {
         let mut ended = Vec::new();
         while let Some((at, ticket)) = self.endings.first().copied()

@@ -19,7 +19,7 @@ pub(crate) struct Releases {
     at_once: bool,
     /// The others have to be sent by then.
     by: Option<Instant>,
-    /// Before then no caller has waited for an acknowledgement for a lease.
+    /// The earliest time at which a caller may have waited for an acknowledgement for a lease.
     unanswered_at: Option<Instant>,
 }
 

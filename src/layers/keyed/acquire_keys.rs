@@ -94,7 +94,7 @@ impl AcquireKeys {
                         }
                         let elapsed = clock::now().saturating_duration_since(started);
                         let wait = Wait {
-                            // Above max_waiting_total a request gets a key that is free, and waits for none.
+                            // Above max_waiting_total a request only tries: it gets a free key or is rejected.
                             queue: self.waiting.is_some(),
                             ..settings.request(elapsed, self.deadline)
                         };

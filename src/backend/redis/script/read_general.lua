@@ -21,7 +21,7 @@ if state.clock >= state.sweep_at and state.clock >= state.grace then
     if other ~= STATE_FIELD and other ~= GAPS_FIELD and other ~= state.node then nodes[other] = parse_node(fields[i + 1], state, other) end
   end
 elseif state.queued > 0 then
-  -- A call judges no more if it releases one ticket, or none.
+  -- A call that releases at most one ticket needs at most this many queue heads.
   heads = call('ZRANGE', state.queue, 0, state.releases > 0 and 1 or 0)
   state.heads, others = heads, {}
   for i, ticket in ipairs(heads) do others[i] = node_of(ticket) end

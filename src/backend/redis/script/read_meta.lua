@@ -1,6 +1,6 @@
 -- exchange_uncontended(state, read): reads a name, and executes the call if no ticket is queued, there is room, and nothing has to be tidied up.
--- Else returns nothing and the state with what was read, without it if a record has an unknown format. All reads come before the first write,
--- so that a key that is not ours causes an error before anything was changed.
+-- Otherwise returns nil and the state of the call: with what was read, or unchanged if a record has an unknown format. All reads come before
+-- the first write, so that a foreign key causes an error before anything was changed.
 
 local call, pack, node = redis.call, struct.pack, ARGV[1]
 local key, tickets, number, limit = state.key, state.tickets, state.number, state.limit

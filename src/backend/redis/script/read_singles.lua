@@ -1,5 +1,5 @@
--- Reads the single-holder records, and what stays for one lease when a batch deletes some: guard and token. A late call has a number below
--- the guard, unless a record of this node has the number of its last call. Tokens of names without keys are above the token.
+-- Reads the single-holder records, and what stays for one lease when a batch deletes some: guard and token. A call with a number below the
+-- guard is stale, unless a record of this node exists: then its number decides. A new token must exceed the stored one.
 --
 -- All of it is read by one MGET. Then one EXISTS for every few names without a record shows which have no keys.
 

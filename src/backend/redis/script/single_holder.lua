@@ -37,7 +37,7 @@ local exchange_single = has_unread and function(state, record)
     if not done then return redis.pcall('GET', key) end
     if not done.err then break end
     if last_try == 1 then return done end
-    -- When memory is full it passes after a write that always does.
+    -- With memory full, SET succeeds after a write that is always allowed.
     redis.pcall('PEXPIRE', key, expires)
   end
   if holder == FREE then return 'f' .. letters end
