@@ -1,5 +1,6 @@
 //! A backend chosen by a URL, so that the configuration of a program decides.
 
+use super::url_parameters::check_parameters;
 use super::{Backend, Events, Open, Session};
 use crate::backend::memory::Memory;
 use crate::error::Error;
@@ -22,7 +23,7 @@ use std::sync::Arc;
 /// | `redlock:redis://one,redis://two,redis://three` (a comma in a password is written `%2C`) | [`Redlock`](crate::Redlock) | `redlock` |
 /// | `zookeeper://[user:password@]host[:port][,host[:port]…][/chroot]` | [`ZooKeeper`](crate::ZooKeeper) | `zookeeper` |
 ///
-/// `rediss+sentinel://` and `rediss+cluster://` use TLS.
+/// `rediss+sentinel://` and `rediss+cluster://` use TLS. `valkey://`, `valkeys://` and `valkey+unix://` are Redis URLs too.
 ///
 /// `?prefix=shop` (or `&prefix=shop`) sets the prefix. With the same prefix, two applications on one server share their permits.
 ///
@@ -62,10 +63,13 @@ impl AnyBackend {
         let (url, prefix) = take_prefix(url.as_ref());
         let scheme = url.split(':').next().unwrap_or_default().to_owned();
         match scheme.as_str() {
-            "memory" => Ok(Self::of(&scheme, Memory::new())),
+            "memory" => {
+                check_parameters(url.split_once('?').unwrap_or_default().1, &[])?;
+                Ok(Self::of(&scheme, Memory::new()))
+            }
             #[cfg(feature = "redis")]
-            "redis" | "rediss" | "redis+unix" | "unix" | "redis+sentinel" | "rediss+sentinel"
-            | "redis+cluster" | "rediss+cluster" => {
+            "redis" | "rediss" | "redis+unix" | "unix" | "valkey" | "valkeys" | "valkey+unix"
+            | "redis+sentinel" | "rediss+sentinel" | "redis+cluster" | "rediss+cluster" => {
                 let redis = crate::Redis::of_any_url(&url)?;
                 Ok(Self::of(
                     &scheme,
@@ -89,7 +93,9 @@ impl AnyBackend {
             #[cfg(not(feature = "etcd"))]
             "etcd" | "etcds" => Err(not_built_in("etcd")),
             #[cfg(not(feature = "redis"))]
-            "redis" | "rediss" | "redis+unix" | "unix" => Err(not_built_in("redis")),
+            "redis" | "rediss" | "redis+unix" | "unix" | "valkey" | "valkeys" | "valkey+unix" => {
+                Err(not_built_in("redis"))
+            }
             #[cfg(not(feature = "redis"))]
             "redis+sentinel" | "rediss+sentinel" => Err(not_built_in("redis-sentinel")),
             #[cfg(not(feature = "redis"))]
@@ -237,6 +243,38 @@ mod tests {
         }
     }
 
+    #[cfg(all(
+        feature = "etcd",
+        feature = "redis-cluster",
+        feature = "redis-sentinel",
+        feature = "zookeeper"
+    ))]
+    #[test]
+    fn unknown_parameters_are_named() {
+        for (url, message) in [
+            ("memory:?prefx=shop", "`prefx`: it takes prefix"),
+            ("redis://h?protocol=resp2", "`protocol`: it takes prefix"),
+            (
+                "redis+unix:///s?db=1&x=1",
+                "`x`: it takes db, user, pass, prefix",
+            ),
+            (
+                "redis+sentinel://h/m?x=1",
+                "`x`: it takes sentinel_user, sentinel_password, prefix",
+            ),
+            ("redis+cluster://h?x=1&prefix=y", "`x`: it takes prefix"),
+            ("etcd://h:1?x=1", "`x`: it takes prefix"),
+            ("zookeeper://h/app?x=1", "`x`: it takes prefix"),
+        ] {
+            let error = AnyBackend::from_url(url).unwrap_err();
+            let message = format!("the URL has the unknown parameter {message}");
+            assert_eq!(error.to_string(), message, "{url}");
+        }
+        for url in ["valkey://h", "valkey+unix:///s?db=1", "redis://h?prefix=x"] {
+            assert!(AnyBackend::from_url(url).is_ok(), "{url}");
+        }
+    }
+
     #[test]
     fn urls_without_a_backend_are_rejected_and_never_repeated() {
         for url in [
@@ -246,6 +284,9 @@ mod tests {
             "redis://user:secret@host?prefix=%7B",
             "redis://:secret@:x",
             "redis://:secret@host?prefx=shop",
+            "redis://u:p?secret=x@host",
+            "redis://u:p?secret@host",
+            "redis://host?db=secret",
             #[cfg(feature = "zookeeper")]
             "zookeeper://u:secret@host/app?prefx=shop",
             #[cfg(feature = "redis-sentinel")]

@@ -20,6 +20,7 @@ pub(crate) mod redis;
 pub(crate) mod redlock;
 #[cfg(any(feature = "etcd", feature = "redis-tls"))]
 mod tls;
+mod url_parameters;
 #[cfg(feature = "zookeeper")]
 pub(crate) mod zookeeper;
 

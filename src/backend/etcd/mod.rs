@@ -21,6 +21,7 @@ mod write;
 
 use crate::backend::authority::{Authority, Host};
 use crate::backend::tls::Tls;
+use crate::backend::url_parameters::check_parameters;
 use crate::backend::{Backend, Events, Open, Session};
 use crate::error::Error;
 use crate::name::Node;
@@ -149,7 +150,9 @@ impl Etcd {
             _ => return Err(malformed(&"it does not start with etcd:// or etcds://")),
         };
         let (authority, tail) = Authority::parse(rest).map_err(|reason| malformed(&reason))?;
-        if !matches!(tail, "" | "/") {
+        let (path, query) = tail.split_once('?').unwrap_or((tail, ""));
+        check_parameters(query, &[])?;
+        if !matches!(path, "" | "/") {
             return Err(malformed(&"text follows the servers"));
         }
         if authority.hosts.iter().any(|host| host.port.is_none()) {

@@ -3,6 +3,7 @@
 use super::errors;
 #[cfg(feature = "redis-tls")]
 use crate::backend::tls::{self, System, Tls};
+use crate::backend::url_parameters::check_parameters;
 use crate::error::Error;
 #[cfg(feature = "redis-tls")]
 use redis::RedisError;
@@ -69,18 +70,15 @@ impl Endpoint {
             url.set_scheme("redis").map_err(|()| Error::config(FORM))?;
         }
         let known = match url.scheme() {
-            "redis+unix" | "unix" | "valkey+unix" => &["db", "user", "pass", "protocol"][..],
-            _ => &["protocol"],
+            "redis+unix" | "unix" | "valkey+unix" => &["db", "user", "pass"][..],
+            _ => &[],
         };
         if (url.query_pairs()).any(|(key, _)| key == "prefix") {
             return Err(Error::config(
                 "this URL has a prefix, which only Coordinator::from_url reads: set it with Redis::prefix",
             ));
         }
-        // If unknown parameters were ignored, a misspelt prefix would be none.
-        if (url.query_pairs()).any(|(key, _)| !known.contains(&key.as_ref())) {
-            return Err(Error::config(FORM));
-        }
+        check_parameters(url.query().unwrap_or_default(), known)?;
         // The parser of the redis crate and not `authority.rs`: it also reads paths of Unix sockets and their parameters, and returns
         // the settings that its client needs.
         let info = url

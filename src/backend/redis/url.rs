@@ -2,7 +2,10 @@
 
 use super::builder::Redis;
 #[cfg(any(feature = "redis-cluster", feature = "redis-sentinel"))]
-use crate::backend::authority::{Authority, Credentials};
+use crate::backend::{
+    authority::{Authority, Credentials},
+    url_parameters::check_parameters,
+};
 use crate::error::Error;
 
 /// The parts of such a URL, decoded.
@@ -14,6 +17,7 @@ struct Parts {
     servers: Vec<String>,
     path: Vec<String>,
     query: Vec<(String, String)>,
+    raw_query: String,
 }
 
 impl Redis {
@@ -50,12 +54,13 @@ impl Redis {
             )
         };
         let parts = Parts::of(scheme, url).ok_or_else(form)?;
+        check_parameters(&parts.raw_query, &["sentinel_user", "sentinel_password"])?;
         let (mut user, mut password) = ("", "");
         for (key, value) in &parts.query {
             match key.as_str() {
                 "sentinel_user" => user = value,
                 "sentinel_password" => password = value,
-                _ => return Err(form()),
+                _ => {}
             }
         }
         let (master, db) = match parts.path.as_slice() {
@@ -80,7 +85,8 @@ impl Redis {
             )
         };
         let parts = Parts::of(scheme, url).ok_or_else(form)?;
-        if !parts.path.is_empty() || !parts.query.is_empty() {
+        check_parameters(&parts.raw_query, &[])?;
+        if !parts.path.is_empty() {
             return Err(form());
         }
         Ok(parts.set_credentials(Self::cluster(&parts.servers)?))
@@ -108,6 +114,7 @@ impl Parts {
             query: form_urlencoded::parse(query.as_bytes())
                 .into_owned()
                 .collect(),
+            raw_query: query.to_owned(),
         })
     }
 

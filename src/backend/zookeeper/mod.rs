@@ -19,6 +19,7 @@ mod tests;
 mod watch;
 
 use super::authority::{Authority, Host};
+use super::url_parameters::check_parameters;
 use super::{Backend, Events, Open, Session};
 use crate::error::Error;
 use crate::name::Node;
@@ -128,10 +129,10 @@ impl ZooKeeper {
         let rest = (url.strip_prefix("zookeeper://"))
             .ok_or_else(|| malformed(&"it does not start with zookeeper://"))?;
         let (authority, chroot) = Authority::parse(rest).map_err(|reason| malformed(&reason))?;
-        if chroot.contains(['?', '#']) {
-            return Err(malformed(
-                &"it has a parameter other than prefix, or a fragment",
-            ));
+        let (chroot, query) = chroot.split_once('?').unwrap_or((chroot, ""));
+        check_parameters(query, &[])?;
+        if chroot.contains('#') {
+            return Err(malformed(&"it has a fragment"));
         }
         let hosts: Vec<String> = authority.hosts.iter().map(Host::to_string).collect();
         let zookeeper = Self::new(format!("{}{chroot}", hosts.join(",")))?;
