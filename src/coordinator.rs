@@ -5,9 +5,9 @@ use crate::backend::{Backend, Capabilities, Inspection};
 use crate::client::{Client, Placement, Settings};
 use crate::error::{Error, ErrorKind};
 use crate::mutex::{MAX_NAMES, Mutex, MutexGuards};
-use crate::name::Queue;
+use crate::name::{Kind, Queue};
 use crate::permit::Permit;
-use crate::semaphore::Semaphore;
+use crate::semaphore::{Semaphore, Stats};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,6 +47,28 @@ pub struct Coordinator {
 pub struct CoordinatorBuilder<B> {
     backend: B,
     settings: Settings,
+}
+
+/// A name that is in use in this process, returned by [`Coordinator::names`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct NameInUse {
+    /// Whether it is the name of a semaphore or of a mutex. The key of a keyed layer is one of them.
+    pub kind: NameKind,
+    /// The encoded name. That of a key begins with the layer's name and a `+`.
+    pub name: String,
+    /// This process's figures.
+    pub stats: Stats,
+}
+
+/// The kind of a name. A semaphore and a mutex of one name are independent of each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum NameKind {
+    /// A semaphore, or a key of a keyed limit.
+    Semaphore,
+    /// A mutex, or a key of a keyed mutex.
+    Mutex,
 }
 
 // === impl Coordinator ===
@@ -215,10 +237,51 @@ impl Coordinator {
         permit.is_of(&self.client)
     }
 
-    /// Returns how many names have state in this process.
     #[cfg(test)]
-    pub(crate) fn names(&self) -> usize {
-        self.client.names()
+    pub(crate) fn entries(&self) -> usize {
+        self.client.entries()
+    }
+
+    /// Returns every name that is in use in this process, in order: those of semaphores, mutexes and the keys of layers. A name
+    /// is in use as long as a handle, a layer, a permit, a waiter or an unacknowledged release exists. Changes no limit.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_permit::Error> {
+    /// use tower_permit::{Coordinator, Memory, NameKind};
+    ///
+    /// let permits = Coordinator::new(Memory::new());
+    /// let permit = permits.semaphore("export", 4)?.acquire().await?;
+    /// let [export] = permits.names().try_into().expect("one name");
+    /// assert_eq!((export.kind, &*export.name, export.stats.in_use), (NameKind::Semaphore, "export", 1));
+    /// # drop(permit);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn names(&self) -> Vec<NameInUse> {
+        let names = self.client.all().into_iter();
+        let mut names: Vec<_> = names
+            .map(|name| NameInUse {
+                kind: match name.queue().kind() {
+                    Kind::Limit => NameKind::Semaphore,
+                    Kind::Mutex => NameKind::Mutex,
+                },
+                name: name.queue().name().to_owned(),
+                stats: name.stats(),
+            })
+            .collect();
+        names.sort_unstable_by(|a, b| (a.kind, &a.name).cmp(&(b.kind, &b.name)));
+        names
+    }
+
+    /// Returns this process's figures of the semaphore with this name, or `None` if it is not in use here. Changes no limit.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidConfig`] for a name that is too long.
+    pub fn stats(&self, name: impl AsRef<[u8]>) -> Result<Option<Stats>, Error> {
+        let queue = Queue::limit(name.as_ref())?;
+        Ok(self.client.existing(&queue).map(|name| name.stats()))
     }
 
     /// Connects now and checks the backend. The error explains what is wrong: no connection, a wrong password, missing

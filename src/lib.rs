@@ -130,7 +130,7 @@ pub use backend::redlock::Redlock;
 #[cfg_attr(docsrs, doc(cfg(feature = "zookeeper")))]
 pub use backend::zookeeper::ZooKeeper;
 pub use backend::{Backend, Capabilities, Inspection, TicketInfo};
-pub use coordinator::{Coordinator, CoordinatorBuilder};
+pub use coordinator::{Coordinator, CoordinatorBuilder, NameInUse, NameKind};
 pub use error::{BoxError, Error, ErrorKind};
 pub use layers::keyed::{
     HeldKeys, Key, KeyedConcurrencyLimit, KeyedConcurrencyLimitLayer, KeyedMutex, KeyedMutexLayer,

@@ -108,7 +108,7 @@ impl Client {
         let mut seen = self
             .at_driver(async move { session.inspect(of).await })
             .await?;
-        let name = lock(&self.by_queue).get(&queue).and_then(Weak::upgrade);
+        let name = self.existing(&queue);
         let lingering = name.map(|name| name.read(|state| state.permits.all_lingering()));
         let lingering = lingering.into_iter().flatten();
         let lingering: Vec<_> = lingering.map(|ticket| self.node.ticket(ticket)).collect();
@@ -171,6 +171,11 @@ impl Client {
         name
     }
 
+    /// Returns the client of a name, if the name is in use here.
+    pub(crate) fn existing(&self, queue: &Queue) -> Option<Arc<QueueClient>> {
+        lock(&self.by_queue).get(queue).and_then(Weak::upgrade)
+    }
+
     /// The client of a name was dropped.
     pub(super) fn forget(&self, queue: &Queue) {
         let mut by_queue = lock(&self.by_queue);
@@ -180,7 +185,7 @@ impl Client {
         }
     }
 
-    pub(super) fn all(&self) -> Vec<Arc<QueueClient>> {
+    pub(crate) fn all(&self) -> Vec<Arc<QueueClient>> {
         let by_queue = lock(&self.by_queue);
         by_queue.values().filter_map(Weak::upgrade).collect()
     }

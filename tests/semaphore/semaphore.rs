@@ -177,6 +177,46 @@ async fn callers_behind_the_permits_of_other_processes_are_refused_above_max_wai
 }
 
 #[tokio::test(start_paused = true)]
+async fn names_in_use_are_listed_without_a_change_of_their_limits() {
+    use tower::{Layer, ServiceExt, service_fn};
+    use tower_permit::layers::keyed::key_fn;
+    use tower_permit::{KeyedMutexLayer, NameKind};
+
+    let (permits, semaphore) = alone(7);
+    let held = semaphore.acquire().await.unwrap();
+    let guard = permits.mutex("m").unwrap().lock().await.unwrap();
+    let layer = KeyedMutexLayer::new(&permits, "buy", key_fn(|id: &u32| *id)).unwrap();
+    let inner = service_fn(|_: u32| std::future::pending::<Result<(), std::convert::Infallible>>());
+    let request = tokio::spawn(layer.layer(inner).oneshot(3));
+    settle().await;
+    let names = permits.names();
+    let found: Vec<_> = names
+        .iter()
+        .map(|name| {
+            (
+                name.kind,
+                name.name.as_str(),
+                name.stats.limit,
+                name.stats.in_use,
+            )
+        })
+        .collect();
+    let expected = [
+        (NameKind::Semaphore, "test", 7, 1),
+        (NameKind::Mutex, "buy+3", 1, 1),
+        (NameKind::Mutex, "m", 1, 1),
+    ];
+    assert_eq!(found, expected);
+    assert_eq!(permits.stats("test").unwrap().unwrap().in_use, 1);
+    assert_eq!(permits.stats("other").unwrap(), None);
+    assert_eq!(semaphore.limit(), 7);
+    request.abort();
+    drop((held, guard, semaphore));
+    sleep(SECOND).await;
+    assert!(permits.names().is_empty(), "{:?}", permits.names());
+}
+
+#[tokio::test(start_paused = true)]
 async fn without_waiting_acquire_is_a_try() {
     let (_permits, semaphore) = alone(1);
     let semaphore = semaphore.max_waiting(0);

@@ -15,8 +15,8 @@ use super::state::{Effects, Plan, State, Tickets};
 use tokio::time::Instant;
 
 impl Client {
-    /// Returns how many names have state in this process.
-    pub(crate) fn names(&self) -> usize {
+    /// Returns how many names have state in this process, also those that nothing uses.
+    pub(crate) fn entries(&self) -> usize {
         lock(&self.by_queue).len()
     }
 }

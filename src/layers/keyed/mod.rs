@@ -205,10 +205,10 @@ mod tests {
             let requests = (0..100).map(|at| service.call(100 * round + at));
             futures_util::future::try_join_all(requests).await.unwrap();
             tokio::time::sleep(Duration::from_millis(100)).await;
-            assert_eq!(permits.names(), 0, "in round {round}");
+            assert_eq!(permits.entries(), 0, "in round {round}");
         }
         tokio::time::sleep(Duration::from_secs(1)).await;
-        assert_eq!(permits.names(), 0);
+        assert_eq!(permits.entries(), 0);
         // The store removes a name one lease after its last use, as part of other calls.
         tokio::time::sleep(Duration::from_secs(10)).await;
         for _ in 0..1000 {
