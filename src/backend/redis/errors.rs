@@ -68,15 +68,15 @@ pub(in crate::backend) fn describe(error: &RedisError, server: &str) -> Error {
                 "Redis at {server} has something else stored under our keys, choose another prefix: {text}"
             ),
         )
-    } else if is_temporary(error, &text) {
+    } else if is_final(&text) {
         (
-            ErrorKind::Unavailable,
-            format!("Redis at {server} cannot answer now: {text}"),
+            ErrorKind::Incompatible,
+            format!("Redis at {server} cannot execute a command that this crate needs: {text}"),
         )
     } else {
         (
-            ErrorKind::Incompatible,
-            format!("Redis at {server} sent an unexpected error: {text}"),
+            ErrorKind::Unavailable,
+            format!("Redis at {server} cannot answer now: {text}"),
         )
     };
     Error::with_source(kind, message, error.clone())
@@ -149,27 +149,30 @@ pub(in crate::backend) fn missing_right(error: &RedisError) -> MissingRight {
     }
 }
 
-/// The same command may succeed later.
-fn is_temporary(error: &RedisError, text: &str) -> bool {
+/// No repetition of the command ever succeeds: a command or an argument that the server does not know, or a fault of the script.
+/// Every other error may end, in whatever words a proxy or a managed server reports a quota, a failover or a lost upstream.
+fn is_final(text: &str) -> bool {
     const SIGNS: &[&str] = &[
-        "LOADING",
-        "BUSY",
-        "READONLY",
-        "MASTERDOWN",
-        "CLUSTERDOWN",
-        "TRYAGAIN",
-        "OOM",
-        "MISCONF",
-        "NOREPLICAS",
-        "max number of clients",
-        "UNKILLABLE",
-        // The slot was moved while a script was running.
-        "non local key",
+        "unknown command",
+        "unknown Redis command",
+        "unknown subcommand",
+        "wrong number of arg",
+        "syntax error",
+        "compiling script",
+        // What Lua itself reports.
+        ": attempt to ",
+        "DB index is out of range",
+        "invalid DB index",
+        "cluster support disabled",
+        "SELECT is not allowed in cluster mode",
+        "unsupported command",
+        "command is not supported",
+        "not supported by",
     ];
-    matches!(
-        error.kind(),
-        redis::ErrorKind::Parse | redis::ErrorKind::Client
-    ) || SIGNS.iter().any(|sign| text.contains(sign))
+    let text = text.to_ascii_lowercase();
+    SIGNS
+        .iter()
+        .any(|sign| text.contains(&sign.to_ascii_lowercase()))
 }
 
 /// The server's own text, without what the client library adds.
@@ -178,5 +181,56 @@ pub(super) fn text(error: &RedisError) -> String {
         (Some(code), Some(detail)) => format!("{code} {detail}"),
         (Some(code), None) => code.to_owned(),
         (None, _) => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kind(text: &str) -> ErrorKind {
+        let reply = redis::parse_redis_value(format!("-{text}\r\n").as_bytes());
+        let error = reply.and_then(redis::Value::extract_error).unwrap_err();
+        describe(&error, "host:6379").kind()
+    }
+
+    #[test]
+    fn errors_that_may_end_are_an_outage() {
+        for text in [
+            "LOADING Redis is loading the dataset in memory",
+            "OOM command not allowed when used memory > 'maxmemory'",
+            "ERR max requests limit exceeded. Limit: 500000, Usage: 500000",
+            "ERR max daily request limit exceeded",
+            "ERR quota exceeded",
+            "ERR upstream failure",
+            "upstream failure",
+            "no upstream host",
+            "ERR Proxy error",
+            "ERR server overloaded, try again later",
+            "ERR Error running script: the instance is failing over",
+            "FAILOVER in progress",
+            "ERR Connection to the shard was lost",
+            "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)",
+            "ERR Script attempted to access a non local key in a cluster node",
+            "NOGOODSLAVE no good replica",
+            "ERR something else",
+        ] {
+            assert_eq!(kind(text), ErrorKind::Unavailable, "{text}");
+        }
+    }
+
+    #[test]
+    fn errors_that_never_end_are_final() {
+        for text in [
+            "ERR unknown command 'EVALSHA', with args beginning with: 'x'",
+            "ERR wrong number of arguments for 'set' command",
+            "ERR Error compiling script (new function): user_script:1: unexpected symbol",
+            "ERR user_script:3: attempt to index a nil value script: x, on @user_script:3.",
+            "ERR DB index is out of range",
+            "WRONGTYPE Operation against a key holding the wrong kind of value",
+            "INCOMPATIBLE key has format version 9",
+        ] {
+            assert_eq!(kind(text), ErrorKind::Incompatible, "{text}");
+        }
     }
 }

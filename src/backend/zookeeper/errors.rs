@@ -26,8 +26,8 @@ pub(super) fn translate(error: &zk::Error, servers: &str, act: &str) -> Error {
             ),
         ),
         zk::Error::QuotaExceeded => (
-            ErrorKind::Denied,
-            format!("ZooKeeper at {servers} denies permission to {act}: a quota is exceeded"),
+            ErrorKind::Unavailable,
+            format!("ZooKeeper at {servers} cannot {act}: a quota is exceeded"),
         ),
         zk::Error::Unimplemented => (
             ErrorKind::Incompatible,
