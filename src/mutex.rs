@@ -147,11 +147,15 @@ impl Mutex {
         self.queue_client.evict(ticket).await
     }
 
-    async fn acquire(&self, queue: bool, timeout: Option<Duration>) -> Result<MutexGuard, Error> {
+    async fn acquire(
+        &self,
+        may_wait: bool,
+        timeout: Option<Duration>,
+    ) -> Result<MutexGuard, Error> {
         let start = crate::clock::now();
         loop {
             let wait = Wait {
-                queue,
+                may_wait,
                 timeout: remaining(timeout, start),
                 max_waiting: MAX_WAITING,
                 terms: Terms::default(),

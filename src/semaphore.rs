@@ -156,7 +156,7 @@ impl Semaphore {
             return Ok(permit);
         }
         let wait = Wait {
-            queue: false,
+            may_wait: false,
             ..self.wait()
         };
         self.acquire_with(&wait).await
@@ -172,13 +172,13 @@ impl Semaphore {
     async fn acquire_lingering(&self) -> Option<Permit> {
         // A task that acquires permits in a loop and never waits must yield to other tasks.
         coop::consume_budget().await;
-        self.take_lingering(self.terms())
+        self.try_lingering(self.terms())
     }
 
     /// The wait of [`acquire`](Self::acquire).
     fn wait(&self) -> Wait {
         Wait {
-            queue: self.max_waiting > 0,
+            may_wait: self.max_waiting > 0,
             timeout: None,
             max_waiting: self.max_waiting,
             terms: self.terms(),
@@ -196,7 +196,7 @@ impl Semaphore {
 
     /// Returns a permit that lingers in this process, if there is one.
     #[inline]
-    pub(crate) fn take_lingering(&self, terms: Terms) -> Option<Permit> {
+    pub(crate) fn try_lingering(&self, terms: Terms) -> Option<Permit> {
         let hold = self.queue_client.acquire_lingering(terms)?;
         Some(Permit::new(Arc::clone(&self.queue_client), hold))
     }

@@ -41,7 +41,7 @@ pub(crate) struct Settings {
     /// `false`: requests go to the inner service without a permit.
     pub(crate) enabled: bool,
     /// `false`: no request waits. `call`'s future tries once, and `poll_ready` acquires nothing.
-    pub(crate) queue: bool,
+    pub(crate) may_wait: bool,
     /// `poll_ready` acquires nothing, and requests wait in `call`'s future.
     pub(crate) acquire_in_call: bool,
     pub(crate) wait_timeout: Duration,
@@ -81,7 +81,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             enabled: true,
-            queue: true,
+            may_wait: true,
             acquire_in_call: false,
             wait_timeout: Duration::from_secs(30),
             max_waiting: 1024,
@@ -103,7 +103,7 @@ impl Settings {
 
     /// Returns whether requests wait for a permit.
     pub(crate) fn waits(&self) -> bool {
-        self.queue && self.max_waiting > 0
+        self.may_wait && self.max_waiting > 0
     }
 
     /// Returns whether `poll_ready` waits for a permit.
@@ -139,7 +139,7 @@ impl Settings {
 
     fn wait(&self, reserve: Duration) -> Wait {
         Wait {
-            queue: self.waits(),
+            may_wait: self.waits(),
             timeout: Some(self.wait_timeout.min(MAX_DURATION)),
             max_waiting: self.max_waiting,
             terms: Terms {

@@ -54,7 +54,7 @@ enum Turn {
 }
 
 /// Removes a batch when its future ends or is dropped. Calls without a reply are sent again.
-struct Guard {
+struct BatchInFlight {
     client: Arc<Client>,
     id: u64,
 }
@@ -274,9 +274,9 @@ impl Client {
         drop(shared);
         // Made before the first poll, which may never happen.
         let client = Arc::clone(self);
-        let guard = Guard { client, id };
+        let batch = BatchInFlight { client, id };
         let replies = async move {
-            let client = &guard.client;
+            let client = &batch.client;
             let mut replies = client.session.exchange(calls).ready_chunks(names.len());
             while let Some(arrived) = replies.next().await {
                 let now = crate::clock::now();
@@ -327,9 +327,9 @@ impl Client {
     }
 }
 
-// === impl Guard ===
+// === impl BatchInFlight ===
 
-impl Drop for Guard {
+impl Drop for BatchInFlight {
     fn drop(&mut self) {
         let unanswered = self.client.work.shared().in_flight.remove(self.id);
         unanswered.iter().for_each(resend);

@@ -47,8 +47,8 @@ struct Inner {
 /// How a caller waits for a permit.
 #[derive(Clone, Debug)]
 pub(crate) struct Wait {
-    /// Wait for a permit. `false`: be refused at once when none is free.
-    pub(crate) queue: bool,
+    /// Wait in the queue. `false`: be refused at once when no permit is free.
+    pub(crate) may_wait: bool,
     /// Give up after this time.
     pub(crate) timeout: Option<Duration>,
     /// Be refused if more than this many callers of this process wait without a free permit for them.
@@ -157,7 +157,7 @@ impl QueueClient {
         // Numbered under the lock: waiters are sent and served in the order of their numbers.
         let ticket = self.client.next_number();
         match self.admit(inner, wait, now).transpose() {
-            None if wait.queue => {
+            None if wait.may_wait => {
                 (inner.state).join(ticket, now, wait.terms, wait.max_waiting, caller)
             }
             None => inner.state.join_try(ticket, now, wait.terms, caller),
@@ -198,14 +198,14 @@ impl QueueClient {
         if let Some(hold) = state.acquire_lingering(wait.terms, now) {
             return Ok(Some(hold));
         }
-        if !wait.queue && !state.waiters.is_empty() {
+        if !wait.may_wait && !state.waiters.is_empty() {
             state.stats.limit_reached += 1;
             let message = "no permit is free: other callers wait for one already";
             return Err(Error::new(ErrorKind::LimitReached, message));
         }
         // Waiters that a free permit may serve do not count. If none was free, the reply refuses the excess.
         let room = (state.limit as usize).saturating_sub(state.permits.in_use());
-        if wait.queue && state.waiters.len() >= wait.max_waiting.saturating_add(room) {
+        if wait.may_wait && state.waiters.len() >= wait.max_waiting.saturating_add(room) {
             state.stats.too_many_waiting += 1;
             return Err(too_many_waiting(wait.max_waiting));
         }
@@ -309,11 +309,11 @@ impl QueueClient {
             }
             return;
         }
-        self.release(guard, hold, now, answer);
+        self.hand_off_or_release(guard, hold, now, answer);
     }
 
-    /// Drops a guard if its permit does not linger.
-    fn release(
+    /// Drops a guard of a permit that does not linger.
+    fn hand_off_or_release(
         self: &Arc<Self>,
         mut inner: MutexGuard<'_, Inner>,
         hold: Hold,

@@ -223,6 +223,6 @@ impl<C> State<C> {
 
 /// The error for a caller that would wait behind too many others.
 pub(crate) fn too_many_waiting(max: usize) -> Error {
-    let message = format!("{max} callers of this process wait for a permit already");
+    let message = format!("max_waiting is {max}, and as many callers of this process wait already");
     Error::new(ErrorKind::TooManyWaiting, message)
 }

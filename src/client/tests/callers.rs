@@ -15,9 +15,9 @@ use test_support::logs::Logs;
 use tokio::runtime::Builder;
 use tokio::time::{sleep, timeout};
 
-fn wait(queue: bool) -> Wait {
+fn wait(may_wait: bool) -> Wait {
     Wait {
-        queue,
+        may_wait,
         timeout: None,
         max_waiting: 1024,
         terms: Terms::default(),
@@ -181,7 +181,7 @@ async fn a_waker_may_call_back() {
     }
     let (now, next) = (
         semaphore.stats().in_use,
-        semaphore.take_lingering(Terms::default()),
+        semaphore.try_lingering(Terms::default()),
     );
     assert!(now == 0 && next.is_none());
 }

@@ -95,7 +95,7 @@ impl AcquireKeys {
                         let elapsed = clock::now().saturating_duration_since(started);
                         let wait = Wait {
                             // Above max_waiting_total a request only tries: it gets a free key or is rejected.
-                            queue: self.waiting.is_some(),
+                            may_wait: self.waiting.is_some(),
                             ..settings.request(elapsed, self.deadline)
                         };
                         self.acquire = Some(Box::pin(self.keyspace.acquire(wanted, &wait)));

@@ -91,8 +91,8 @@ impl Keyspace {
     /// The error for a request that would wait as well.
     pub(super) fn too_many_waiting(&self, max: usize) -> Error {
         let message = format!(
-            "{max} requests of this process already wait for keys of the layer {:?}: retry later, or raise \
-             max_waiting_total",
+            "max_waiting_total is {max}, and as many requests of this process wait for keys of the layer {:?} already: \
+             retry later, or raise it",
             self.name
         );
         Error::new(ErrorKind::TooManyWaiting, message)

@@ -158,7 +158,7 @@ impl<M, K, H, R> KeyedLayer<M, K, H, R> {
     /// waiting.
     #[must_use]
     pub fn reject_when_full(mut self) -> Self {
-        self.settings.common.queue = false;
+        self.settings.common.may_wait = false;
         self
     }
 

@@ -79,7 +79,7 @@ impl<H, R> DistributedConcurrencyLimitLayer<H, R> {
     /// `tower::load_shed`: a permit of another process is never ready at the first poll.
     #[must_use]
     pub fn reject_when_full(mut self) -> Self {
-        self.settings.queue = false;
+        self.settings.may_wait = false;
         self
     }
 

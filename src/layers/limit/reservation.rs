@@ -54,7 +54,7 @@ impl Reservation {
         loop {
             match self {
                 Self::None => {
-                    *self = match semaphore.take_lingering(settings.reservation_terms()) {
+                    *self = match semaphore.try_lingering(settings.reservation_terms()) {
                         Some(permit) => Self::Ready(Reserved::Permit(permit)),
                         None => {
                             Self::Waiting(Box::pin(semaphore.acquire_with(&settings.reservation())))
