@@ -52,7 +52,14 @@ pub(super) struct Driver(#[allow(dead_code)] tokio::task::AbortHandle);
 impl Endpoint {
     /// Parses a URL. Does not connect.
     pub(super) fn of_url(url: &str) -> Result<Self, Error> {
-        let mut url = redis::parse_redis_url(url).ok_or_else(|| Error::config(FORM))?;
+        let has_fragment = url.contains('#');
+        let malformed = || match has_fragment {
+            true => Error::config(
+                "the URL of a Redis server contains `#`: in a user or password it is written %23",
+            ),
+            false => Error::config(FORM),
+        };
+        let mut url = redis::parse_redis_url(url).ok_or_else(malformed)?;
         let secure = matches!(url.scheme(), "rediss" | "valkeys");
         if secure {
             if cfg!(not(feature = "redis-tls")) {
@@ -68,6 +75,9 @@ impl Endpoint {
             }
             // This crate encrypts: the client gets a plain connection.
             url.set_scheme("redis").map_err(|()| Error::config(FORM))?;
+        }
+        if has_fragment {
+            return Err(malformed());
         }
         let known = match url.scheme() {
             "redis+unix" | "unix" | "valkey+unix" => &["db", "user", "pass"][..],

@@ -21,7 +21,12 @@ pub(in crate::backend) fn no_answer(server: &str) -> Error {
 /// Describes the error of a command.
 pub(in crate::backend) fn describe(error: &RedisError, server: &str) -> Error {
     let text = text(error);
-    let (kind, message) = if error.is_connection_refusal() {
+    let (kind, message) = if error.is_connection_refusal() && text.contains("No such file") {
+        (
+            ErrorKind::Unavailable,
+            format!("Redis is unreachable: there is no socket at {server}"),
+        )
+    } else if error.is_connection_refusal() {
         (
             ErrorKind::Unavailable,
             format!("Redis at {server} is unreachable: the connection was refused"),
@@ -90,6 +95,13 @@ pub(in crate::backend) fn describe_first(error: &RedisError, server: &str) -> Er
             "the server at {server} sent a reply that is not RESP: check that the address is that of a Redis server"
         );
         return Error::with_source(ErrorKind::Incompatible, message, error.clone());
+    }
+    if error.is_connection_dropped() && !error.is_connection_refusal() {
+        let message = format!(
+            "the connection to Redis at {server} was closed before the first answer: if this happens each time, the server expects \
+             TLS (use a rediss:// URL), or a proxy does not support HELLO"
+        );
+        return Error::with_source(ErrorKind::Unavailable, message, error.clone());
     }
     describe(error, server)
 }

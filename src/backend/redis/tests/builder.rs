@@ -23,6 +23,8 @@ fn urls_are_checked_when_given() {
         "redis://:secret@0.0.0.0",
         "redis://u:secret@",
         "rediss://u:secret@h#insecure",
+        "redis://u:sec#ret@h",
+        "redis://u:6#secret@h",
     ] {
         let error = Redis::new(bad).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{bad}");
@@ -31,6 +33,8 @@ fn urls_are_checked_when_given() {
             "{error:?}"
         );
     }
+    let error = Redis::new("redis://u:6#secret@h").unwrap_err().to_string();
+    assert!(error.contains("%23"), "{error}");
     match Redis::new("rediss://u:secret@h") {
         Ok(_) if cfg!(feature = "redis-tls") => {}
         Ok(_) => panic!("TLS is not built in"),

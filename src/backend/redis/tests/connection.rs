@@ -271,3 +271,29 @@ fn ten_runtimes_one_after_another() {
     }
     assert_eq!(server.command(&["ZCARD", keys()[0]]), Answer::Int(0));
 }
+
+#[tokio::test]
+async fn a_server_that_closes_the_connection_or_has_no_socket_is_explained() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((connection, _)) = listener.accept().await {
+            drop(connection);
+        }
+    });
+    for (url, explanation) in [
+        (
+            format!("redis://{address}"),
+            "expects TLS (use a rediss:// URL)",
+        ),
+        (
+            "redis+unix:///no/such/socket".to_owned(),
+            "there is no socket at /no/such/socket",
+        ),
+    ] {
+        let permits = crate::Coordinator::new(Redis::new(url).unwrap());
+        let error = permits.check().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        assert!(error.to_string().contains(explanation), "{error}");
+    }
+}
