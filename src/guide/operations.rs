@@ -95,14 +95,16 @@
 //! | `INFO` | a caller has been waiting for long: the holders, the number of waiters | after 2 s, then every 10 s for each name |
 //! | `WARN` | the backend does not answer | once when an outage begins; one line at `INFO` when it ends |
 //! | `WARN` | a permit was held for longer than `max_hold` | each time |
+//! | `WARN` | a response was not read for `stall_timeout` | each time |
 //! | `WARN` | pushes are refused; the server evicts keys | once each; during a check |
 //! | `ERROR` | a permit was lost while it was in use | each time: investigate |
 //!
 //! Names appear in their encoded form. If a name contains a customer's number, so does the log.
 //!
-//! [`Semaphore::stats`] returns what this process has counted for a name: permits in use and waiters now; grants, losses, and
-//! rejections by kind since the name came into use. Export it to your metrics at any interval. Alert on `unavailable`, `lost`,
-//! and a `timed_out` that rises.
+//! [`Semaphore::stats`] and [`Coordinator::stats`](crate::Coordinator::stats) return what this process has counted for a name,
+//! [`Coordinator::names`](crate::Coordinator::names) the same for all names in use, mutexes and keys included: permits in use
+//! and waiters now; grants, losses, and rejections by kind since the name came into use. Export it to your metrics at any
+//! interval. Alert on `unavailable`, `lost`, and a `timed_out` that rises.
 //!
 //! # Deployments
 //!
