@@ -4,7 +4,6 @@ mod check;
 mod connection;
 mod errors;
 mod exchange;
-mod fence;
 mod inspect;
 mod keys;
 mod lease;
@@ -18,6 +17,7 @@ mod session_state;
 mod tests;
 mod watch;
 mod write;
+mod write_fence;
 
 use crate::backend::authority::{Authority, Host};
 use crate::backend::tls::Tls;

@@ -30,7 +30,7 @@ pub(super) static EXCHANGE: LazyLock<Script> = LazyLock::new(|| {
         compose!("layout" "arguments" "clock" "call" "read_singles" "fast_path" "delete_singles"),
         function!("exchange_uncontended(state, read)":
             "read_meta" "release_uncontended" "acquire_uncontended"),
-        compose!("attempt" "dispatch" "record" "nodes" "grant" "write_meta"),
+        compose!("protected_call" "uncontended" "record" "nodes" "grant" "write_meta"),
         function!("exchange_general(state)":
             "read_general" "release" "renew" "expire" "sweep" "admit" "commit" "reply"),
         compose!("read_single" "single_holder" "convert" "exchange"),
@@ -40,7 +40,7 @@ pub(super) static EXCHANGE: LazyLock<Script> = LazyLock::new(|| {
 /// Lists holders and queued tickets.
 pub(super) static INSPECT: LazyLock<Script> = LazyLock::new(|| {
     Script::new(
-        compose!("layout" "clock" "record" "read_single" "attempt" "inspect_general" "inspect"),
+        compose!("layout" "clock" "record" "read_single" "protected_call" "inspect_general" "inspect"),
     )
 });
 
