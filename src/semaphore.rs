@@ -61,10 +61,10 @@ impl Semaphore {
     }
 
     /// Sets how many callers of this process may wait for this name. Further callers are refused with
-    /// [`TooManyWaiting`](crate::ErrorKind::TooManyWaiting). Default: 1,024. Applies to this value and its clones.
+    /// [`TooManyWaiting`](crate::ErrorKind::TooManyWaiting). Default: 1,024. Applies to this value and to clones made from it.
     ///
-    /// A caller counts if there is no room for it: no caller is refused while a permit is free. With 0 no caller waits, and
-    /// [`acquire`](Self::acquire) does what [`try_acquire`](Self::try_acquire) does.
+    /// Only callers without a free permit count, so no caller is refused while one is free. With 0, [`acquire`](Self::acquire)
+    /// behaves like [`try_acquire`](Self::try_acquire).
     #[must_use]
     pub fn max_waiting(mut self, max: usize) -> Self {
         self.max_waiting = max;
@@ -106,9 +106,12 @@ impl Semaphore {
     ///
     /// * [`TooManyWaiting`](crate::ErrorKind::TooManyWaiting): [`max_waiting`](Self::max_waiting) callers wait already.
     /// * [`Unavailable`](crate::ErrorKind::Unavailable): the backend has not answered for `outage_after`.
-    /// * [`Denied`](crate::ErrorKind::Denied), [`Incompatible`](crate::ErrorKind::Incompatible): the backend's answer.
+    /// * [`Denied`](crate::ErrorKind::Denied): the credentials are wrong or lack a right.
+    /// * [`Incompatible`](crate::ErrorKind::Incompatible): the backend is too old, or a key contains other data.
     /// * [`ShuttingDown`](crate::ErrorKind::ShuttingDown): after [`Coordinator::shutdown`](crate::Coordinator::shutdown).
-    /// * [`NoRuntime`](crate::ErrorKind::NoRuntime): there is no tokio runtime on this thread.
+    /// * [`NoRuntime`](crate::ErrorKind::NoRuntime): this thread has no tokio runtime, the coordinator's runtime has ended, or
+    ///   the runtime has no timers.
+    /// * [`LimitReached`](crate::ErrorKind::LimitReached): `max_waiting` is 0 and no permit is free.
     ///
     /// # Cancel safety
     ///

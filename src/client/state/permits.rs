@@ -196,7 +196,7 @@ impl Permits {
         (!expired && held.lost.is_none()).then_some(held)
     }
 
-    /// Returns the fencing token of a permit that is held.
+    /// Returns the fencing token until the last guard is dropped, also after the permit was lost.
     pub(crate) fn token(&self, hold: Hold) -> Option<u64> {
         self.get(hold).map(Held::token)
     }

@@ -72,7 +72,8 @@ where
     type Error = R::Error;
     type Future = ResponseFuture<S, Req, H, R>;
 
-    /// Returns ready when the inner service is ready and the wait for a permit is over.
+    /// Returns ready when the inner service is ready and a permit is reserved, or the wait for one has failed. If the layer
+    /// does not reserve (`acquire_in_call`, `reject_when_full`, disabled), the inner service alone decides.
     ///
     /// # Errors
     ///
