@@ -16,8 +16,8 @@ struct Parts {
     /// Each a URL.
     servers: Vec<String>,
     path: Vec<String>,
-    query: Vec<(String, String)>,
-    raw_query: String,
+    /// As in the URL.
+    query: String,
 }
 
 impl Redis {
@@ -54,10 +54,11 @@ impl Redis {
             )
         };
         let parts = Parts::of(scheme, url).ok_or_else(form)?;
-        check_parameters(&parts.raw_query, &["sentinel_user", "sentinel_password"])?;
+        check_parameters(&parts.query, &["sentinel_user", "sentinel_password"])?;
         let (mut user, mut password) = ("", "");
-        for (key, value) in &parts.query {
-            match key.as_str() {
+        let pairs: Vec<_> = form_urlencoded::parse(parts.query.as_bytes()).collect();
+        for (key, value) in &pairs {
+            match &**key {
                 "sentinel_user" => user = value,
                 "sentinel_password" => password = value,
                 _ => {}
@@ -85,7 +86,7 @@ impl Redis {
             )
         };
         let parts = Parts::of(scheme, url).ok_or_else(form)?;
-        check_parameters(&parts.raw_query, &[])?;
+        check_parameters(&parts.query, &[])?;
         if !parts.path.is_empty() {
             return Err(form());
         }
@@ -111,10 +112,7 @@ impl Parts {
             credentials: authority.credentials,
             servers: authority.hosts.iter().map(url).collect(),
             path,
-            query: form_urlencoded::parse(query.as_bytes())
-                .into_owned()
-                .collect(),
-            raw_query: query.to_owned(),
+            query: query.to_owned(),
         })
     }
 
